@@ -1,0 +1,42 @@
+/* Every hard cap of the server in one place.  Each is tested at the limit, one under and one over. */
+#ifndef CONFIG_LIMITS_H
+#define CONFIG_LIMITS_H
+
+enum {
+    /* ---- requests ---- */
+    LIMIT_BODY_BYTES = 4 * 1024 * 1024, /* default; config server.max_body_bytes lowers or raises it */
+    LIMIT_BODY_BYTES_MAX = 64 * 1024 * 1024,
+    LIMIT_JSON_DEPTH = 64,
+    LIMIT_CANDIDATES = 10000, /* candidates of one race */
+    LIMIT_PROMPTS = 256,      /* prompts in one completions request */
+    LIMIT_STOPS = 16,         /* stop strings of one request */
+    LIMIT_STOP_BYTES = 256,   /* of one stop string */
+    LIMIT_TOP_LOGPROBS = 20,
+    LIMIT_MESSAGES = 4096,
+    LIMIT_CONNECTIONS = 4096, /* open at once */
+    LIMIT_RACES = 1024,       /* accepted at once; more get 429 */
+    LIMIT_REQUEST_SECONDS = 86400,
+
+    /* ---- verifier ---- */
+    LIMIT_TESTS_BYTES = 1024 * 1024,
+    LIMIT_CODE_BYTES = 1024 * 1024,  /* source of one candidate */
+    LIMIT_OUTPUT_BYTES = 1024 * 1024, /* a candidate that writes more ends with output_limit */
+    LIMIT_OUTPUT_KEPT = 64 * 1024,   /* head and tail kept of what it wrote */
+    LIMIT_CODEC_BYTES = 64 * 1024 * 1024, /* one value between the candidate's and the tests' process */
+    LIMIT_CODEC_DEPTH = 100,
+    LIMIT_VERIFY_SECONDS = 600,
+    LIMIT_VERIFY_MEMORY_MB = 16384,
+    LIMIT_VERIFY_WORKERS = 256,
+    LIMIT_TEMPLATE_BYTES = 1024 * 1024,
+
+    /* ---- models ---- */
+    LIMIT_CONTEXT = 131072, /* positions of one sequence */
+    LIMIT_ROWS = 8192,      /* rows of one step */
+    LIMIT_VOCAB = 1 << 20,
+    LIMIT_LAYERS = 512,
+    LIMIT_WIDTH = 1 << 17, /* embedding or feed-forward length */
+    LIMIT_HEADS = 1024,
+    LIMIT_THREADS = 256,
+};
+
+#endif
