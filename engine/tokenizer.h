@@ -1,8 +1,10 @@
-/* Byte-level BPE as GPT-2 introduced it and Llama 3, Qwen2 and SmolLM use it, from a GGUF file's vocabulary.
+/* Byte-level BPE as GPT-2 introduced it and Llama 3, Qwen2 and SmolLM use it, from a GGUF file's
+ * vocabulary.
  *
- * Text is cut first at added tokens (types control and user-defined), longest match first; the rest goes through the
- * pre-tokenizer's patterns (engine/pretokenizer.h) and is merged by rank.  An unknown tokenizer.ggml.model or tokenizer.ggml.pre is refused
- * by name.  Encoding is O(n log n), even of one long word.
+ * Text is cut first at added tokens (types control and user-defined), longest match first; the rest
+ * goes through the pre-tokenizer's patterns (engine/pretokenizer.h) and is merged by rank.  An
+ * unknown tokenizer.ggml.model or tokenizer.ggml.pre is refused by name.  Encoding is O(n log n),
+ * even of one long word.
  *
  * Immutable after tokenizer_new: any thread. */
 #ifndef ENGINE_TOKENIZER_H
@@ -23,7 +25,8 @@ int tokenizer_n_vocab(const struct tokenizer *);
 int32_t tokenizer_bos(const struct tokenizer *); /* -1: none */
 int32_t tokenizer_eos(const struct tokenizer *);
 bool tokenizer_adds_bos(const struct tokenizer *);
-/* Whether the token ends generation: eos, eot, eom and the control tokens known by text (<|im_end|>, <|endoftext|>, <|eot_id|>,
+/* Whether the token ends generation: eos, eot, eom and the control tokens known by text
+ * (<|im_end|>, <|endoftext|>, <|eot_id|>,
  * <|eom_id|>, <|end_of_text|>, …). */
 bool tokenizer_ends_generation(const struct tokenizer *, int32_t token);
 bool tokenizer_is_control(const struct tokenizer *, int32_t token);
@@ -36,10 +39,11 @@ int32_t tokenizer_find(const struct tokenizer *, const char *text, size_t len);
 const char *tokenizer_bytes(const struct tokenizer *, int32_t token, size_t *len);
 
 /* ENGINE_TOKENIZE_* flags.  Text that isn't UTF-8 is an ERR_INPUT.  *out: free(). */
-bool tokenizer_encode(const struct tokenizer *, const char *text, size_t len, unsigned flags, int32_t **out, size_t *n,
-                      struct err *e);
+bool tokenizer_encode(const struct tokenizer *, const char *text, size_t len, unsigned flags,
+                      int32_t **out, size_t *n, struct err *e);
 /* Appends the text of the tokens; control tokens only where `special`. */
-bool tokenizer_decode(const struct tokenizer *, const int32_t *tokens, size_t n, bool special, struct buf *out);
+bool tokenizer_decode(const struct tokenizer *, const int32_t *tokens, size_t n, bool special,
+                      struct buf *out);
 /* See engine_guard(). free() it. */
 char *tokenizer_guard(const struct tokenizer *, const char *text, size_t len, size_t *len_out);
 
