@@ -1,14 +1,17 @@
-/* The engine's front door: a model, its memory, and the thread that decodes many candidates at once.
+/* The engine's front door: a model, its memory, and the thread that decodes many candidates at
+ * once.
  *
  * THEORY.  One ENGINE thread owns the model, the KV blocks and the device.  The LOOP thread submits
- * jobs (one prompt, up to N candidates), and polls events.  Each job's candidates start lazily, as memory, rows
- * and the job's width allow, and are known by (job, index), index 0 … n-1, never by slot.  After
- * ENGINE_JOB_ENDED of a job nothing of it is left in the engine: its blocks are free.
+ * jobs (one prompt, up to N candidates), and polls events.  Each job's candidates start lazily, as
+ * memory, rows and the job's width allow, and are known by (job, index), index 0 … n-1, never by
+ * slot.  After ENGINE_JOB_ENDED of a job nothing of it is left in the engine: its blocks are free.
  *
- *   LOOP:   engine_submit → … engine_poll → ENGINE_STARTED(i), ENGINE_TEXT(i)*, ENGINE_ENDED(i), … ENGINE_JOB_ENDED
- *           engine_cancel at any time; events already queued still arrive, then ENGINE_JOB_ENDED comes last.
+ *   LOOP:   engine_submit → … engine_poll → ENGINE_STARTED(i), ENGINE_TEXT(i)*, ENGINE_ENDED(i), …
+ * ENGINE_JOB_ENDED engine_cancel at any time; events already queued still arrive, then
+ * ENGINE_JOB_ENDED comes last.
  *
- * For each started candidate exactly one ENGINE_ENDED comes, with the reason; candidates never started get none.
+ * For each started candidate exactly one ENGINE_ENDED comes, with the reason; candidates never
+ * started get none.
  *
  * Same seed, index and model file give the same tokens whatever else is in the batch.
  *
@@ -31,11 +34,13 @@ struct engine_options {
     const char *backend;    /* "auto", "cpu", "cuda" */
     const char *isa;        /* "auto", or one of the backend's */
     int threads;            /* 0: one for each core */
-    int context;            /* positions of one sequence at most; 0: what the model was trained for, capped by memory */
-    int max_rows;           /* rows of one step */
-    int prefill_chunk;      /* prompt rows in one step at most */
-    uint64_t memory_bytes;  /* all buckets together; 0: from what the machine has free */
-    int kv_blocks;          /* 0: what the memory plan leaves */
+    int context;  /* positions of one sequence at most; 0: what the model was trained for, capped by
+                     memory */
+    int max_rows; /* rows of one step */
+    int prefill_chunk;     /* prompt rows in one step at most */
+    uint64_t memory_bytes; /* all buckets together; 0: from what the machine has free */
+    int kv_blocks;         /* 0: what the memory plan leaves */
+    bool no_sharing;       /* every candidate computes its own rows: for measures and tests */
     void (*progress)(void *arg, const char *what, double share); /* NULL, or called while loading */
     void *progress_arg;
 };
@@ -44,7 +49,8 @@ struct engine_options {
 
 /* Loads the model and takes all memory.  Slow.  Any thread. */
 struct engine *engine_open(const struct engine_options *, struct err *e);
-/* Starts the ENGINE thread.  `wake(arg)` is called from that thread when events wait (uv_async_send). */
+/* Starts the ENGINE thread.  `wake(arg)` is called from that thread when events wait
+ * (uv_async_send). */
 bool engine_start(struct engine *, void (*wake)(void *arg), void *arg, struct err *e);
 /* Cancels all jobs, joins the thread, frees everything, events not polled included. */
 void engine_close(struct engine *);
@@ -53,28 +59,31 @@ void engine_close(struct engine *);
 
 struct engine_model {
     const char *path, *name, *architecture;
-    const char *chat_template; /* Jinja text, or NULL */
+    const char *chat_template;       /* Jinja text, or NULL */
     const char *bos_text, *eos_text; /* as templates want them; "" where the model has none */
-    const char *fingerprint;   /* hex of the file's header hash: system_fingerprint */
+    const char *fingerprint;         /* hex of the file's header hash: system_fingerprint */
     int64_t parameters;
-    int context;               /* positions of one sequence at most, prompt and output together */
+    int context; /* positions of one sequence at most, prompt and output together */
     int n_vocab;
-    int32_t bos, eos;          /* -1: none */
+    int32_t bos, eos; /* -1: none */
     bool adds_bos;
 };
 const struct engine_model *engine_model(const struct engine *);
 
 enum {
     ENGINE_TOKENIZE_SPECIAL = 1, /* text of control tokens becomes control tokens */
-    ENGINE_TOKENIZE_BOS = 2,     /* put the beginning-of-sequence token first where the model wants one */
-    ENGINE_TOKENIZE_GUARDED = 4, /* undo engine_guard() marks: guarded text never becomes a control token */
+    ENGINE_TOKENIZE_BOS =
+        2, /* put the beginning-of-sequence token first where the model wants one */
+    ENGINE_TOKENIZE_GUARDED =
+        4, /* undo engine_guard() marks: guarded text never becomes a control token */
 };
 /* `text` must be UTF-8.  *out is owned by the caller (free). */
-bool engine_tokenize(const struct engine *, const char *text, size_t len, unsigned flags, int32_t **out, size_t *n_out,
-                     struct err *e);
-/* Text of tokens, control tokens left out unless `special`; may be no UTF-8 where tokens cut a character. *out: free(). */
-bool engine_detokenize(const struct engine *, const int32_t *tokens, size_t n, bool special, char **out, size_t *len,
-                       struct err *e);
+bool engine_tokenize(const struct engine *, const char *text, size_t len, unsigned flags,
+                     int32_t **out, size_t *n_out, struct err *e);
+/* Text of tokens, control tokens left out unless `special`; may be no UTF-8 where tokens cut a
+ * character. *out: free(). */
+bool engine_detokenize(const struct engine *, const int32_t *tokens, size_t n, bool special,
+                       char **out, size_t *len, struct err *e);
 /* A copy of user text in which nothing reads as a control token, however a chat template embeds it;
  * ENGINE_TOKENIZE_GUARDED takes the marks out again.  Free() it. */
 char *engine_guard(const struct engine *, const char *text, size_t len, size_t *len_out);
@@ -99,29 +108,31 @@ struct engine_bias {
 /* Everything pointed to is borrowed until engine_submit() returns. */
 struct engine_job {
     const int32_t *prompt;
-    int n_prompt;      /* >= 1 */
-    int n_candidates;  /* 1 … LIMIT_CANDIDATES */
-    int width;         /* candidates in flight at most; 0: as the engine sees fit */
+    int n_prompt;     /* >= 1 */
+    int n_candidates; /* 1 … LIMIT_CANDIDATES */
+    int width;        /* candidates in flight at most; 0: as the engine sees fit */
     uint64_t seed;
     struct engine_sampling sampling;
-    int max_tokens;    /* of each candidate, >= 1 */
-    int min_tokens;    /* 0: off */
+    int max_tokens; /* of each candidate, >= 1 */
+    int min_tokens; /* 0: off */
     bool ignore_eos;
     const char *const *stops; /* stop strings, not part of the text that ends */
     const size_t *stop_lens;
     int n_stops;
-    bool include_stop;   /* keep the stop string in the text */
+    bool include_stop; /* keep the stop string in the text */
     const int32_t *stop_tokens;
     int n_stop_tokens;
-    bool stop_at_code_end; /* end at the closing fence of the first Python code block that was opened in the output */
-    bool stream;       /* send ENGINE_TEXT events */
-    bool logprobs;     /* keep log-probabilities of the sampled tokens */
+    bool stop_at_code_end; /* end at the closing fence of the first Python code block that was
+                              opened in the output */
+    bool stream;           /* send ENGINE_TEXT events */
+    bool logprobs;         /* keep log-probabilities of the sampled tokens */
     int n_top_logprobs;
     const char *cache_salt; /* prompts are reused only among equal salts; NULL: "" */
 };
 
-/* Takes the job: false with ERR_INPUT (can't ever run: prompt and max_tokens too long for the context or the pool), ERR_BUSY
- * (too many jobs waiting).  O(1) in n_candidates.  *id is never 0. */
+/* Takes the job: false with ERR_INPUT (can't ever run: prompt and max_tokens too long for the
+ * context or the pool), ERR_BUSY (too many jobs waiting).  O(1) in n_candidates.  *id is never 0.
+ */
 bool engine_submit(struct engine *, const struct engine_job *, uint64_t *id, struct err *e);
 /* Takes effect before the next step but one; never fails; unknown or ended ids are ignored. */
 void engine_cancel(struct engine *, uint64_t id);
@@ -138,25 +149,26 @@ enum engine_event_type {
     ENGINE_JOB_ENDED,
 };
 enum engine_reason {
-    ENGINE_STOP,      /* end of generation, a stop string or a stop token */
-    ENGINE_CODE_END,  /* stop_at_code_end */
-    ENGINE_LENGTH,    /* max_tokens or the context's end */
+    ENGINE_STOP,     /* end of generation, a stop string or a stop token */
+    ENGINE_CODE_END, /* stop_at_code_end */
+    ENGINE_LENGTH,   /* max_tokens or the context's end */
     ENGINE_CANCELLED,
-    ENGINE_FAILED,    /* a device or memory failure; the job's error says which */
+    ENGINE_FAILED, /* a device or memory failure; the job's error says which */
 };
 struct engine_logprob {
     int32_t token;
     float logprob;
     int n_top;
-    const int32_t *top_token;  /* in the event's memory */
+    const int32_t *top_token; /* in the event's memory */
     const float *top_logprob;
 };
 struct engine_event {
     enum engine_event_type type;
     uint64_t job;
     int index; /* candidate */
-    /* ENGINE_TEXT: the new text, whole UTF-8 characters, nothing that may yet become a stop string, and the tokens drawn
-     * since the last event.  ENGINE_ENDED: all text and tokens of the candidate. */
+    /* ENGINE_TEXT: the new text, whole UTF-8 characters, nothing that may yet become a stop string,
+     * and the tokens drawn since the last event.  ENGINE_ENDED: all text and tokens of the
+     * candidate. */
     const char *text;
     size_t text_len;
     const int32_t *tokens;
@@ -164,10 +176,10 @@ struct engine_event {
     const struct engine_logprob *logprobs; /* [n_tokens] where asked for, else NULL */
     /* ENGINE_ENDED */
     enum engine_reason reason;
-    const char *stop; /* the stop string that ended it, or NULL */
+    const char *stop;   /* the stop string that ended it, or NULL */
     double sum_logprob; /* of the sampled tokens, unprocessed distribution */
     /* ENGINE_JOB_ENDED */
-    struct err error; /* kind ERR_NONE: all candidates ended or the job was cancelled */
+    struct err error;  /* kind ERR_NONE: all candidates ended or the job was cancelled */
     int cached_tokens; /* ENGINE_PREFILLED: prompt positions found in the cache */
 };
 /* The next event or NULL.  Free it with engine_event_free(). */
@@ -182,14 +194,19 @@ struct engine_memory {
 struct engine_stats {
     /* gauges */
     int jobs_waiting, jobs_running, candidates_running;
-    int blocks_total, blocks_free, blocks_cached; /* cached ones count as free: they're given up on demand */
+    int blocks_total, blocks_free,
+        blocks_cached; /* cached ones count as free: they're given up on demand */
     /* counters */
     uint64_t steps, rows, prompt_tokens, prompt_tokens_cached, generated_tokens;
     double step_seconds;
     struct engine_memory memory;
 };
 void engine_stats(const struct engine *, struct engine_stats *out);
-/* "backend cpu: avx2, 2 threads" and where each operation runs, and the memory plan: for doctor and the start. */
+/* Whether the device has failed for good (a device error is sticky); `out` may be NULL.  The
+ * process should end. */
+bool engine_failed(const struct engine *, struct err *out);
+/* "backend cpu: avx2, 2 threads" and where each operation runs, and the memory plan: for doctor and
+ * the start. */
 void engine_describe(const struct engine *, FILE *out);
 
 #endif

@@ -1,0 +1,122 @@
+#include "engine/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void batch_clear(struct batch *b) {
+    free(b->tokens);
+    free(b->positions);
+    free(b->table_of_row);
+    free(b->table_starts);
+    free(b->tables);
+    free(b->logit_rows);
+    free(b->groups);
+    free(b->draws);
+    *b = (struct batch){0};
+}
+
+void batch_reset(struct batch *b) {
+    b->rows = (struct kernels_batch){0};
+    b->n_table_entries = b->n_draws = 0;
+    b->group_job = NULL;
+}
+
+static int grown(int capacity, int need) {
+    if (!capacity) capacity = 64;
+    while (capacity < need)
+        capacity *= 2;
+    return capacity;
+}
+
+static void reserve_rows(struct batch *b, int n) {
+    int need = b->rows.n_rows + n;
+    if (need <= b->capacity_rows) return;
+    b->capacity_rows = grown(b->capacity_rows, need);
+    size_t c = (size_t)b->capacity_rows;
+    b->tokens = err_realloc(b->tokens, c, sizeof *b->tokens);
+    b->positions = err_realloc(b->positions, c, sizeof *b->positions);
+    b->table_of_row = err_realloc(b->table_of_row, c, sizeof *b->table_of_row);
+    b->logit_rows = err_realloc(b->logit_rows, c, sizeof *b->logit_rows);
+    b->draws = err_realloc(b->draws, c, sizeof *b->draws);
+}
+
+static int add_table(struct batch *b, const int *table, int n) {
+    if (b->rows.n_tables + 2 > b->capacity_tables) {
+        b->capacity_tables = grown(b->capacity_tables, b->rows.n_tables + 2);
+        b->table_starts =
+            err_realloc(b->table_starts, (size_t)b->capacity_tables, sizeof *b->table_starts);
+    }
+    if (b->n_table_entries + n > b->capacity_table_entries) {
+        b->capacity_table_entries = grown(b->capacity_table_entries, b->n_table_entries + n);
+        b->tables = err_realloc(b->tables, (size_t)b->capacity_table_entries, sizeof *b->tables);
+    }
+    for (int i = 0; i < n; i++)
+        b->tables[b->n_table_entries + i] = table[i];
+    b->table_starts[b->rows.n_tables] = b->n_table_entries;
+    b->n_table_entries += n;
+    b->table_starts[b->rows.n_tables + 1] = b->n_table_entries;
+    return b->rows.n_tables++;
+}
+
+/* Extends the group of the job's branches, or begins one; nothing where there is no full block to
+ * share. */
+static void add_to_group(struct batch *b, const struct job *j, int first_row, int n_rows,
+                         int n_prefix_blocks) {
+    if (!n_prefix_blocks) return;
+    if (j && b->group_job == j) {
+        struct kernels_group *g = &b->groups[b->rows.n_groups - 1];
+        BUG_ON(g->n_prefix_blocks != n_prefix_blocks || g->first_row + g->n_rows != first_row);
+        g->n_rows += n_rows;
+        return;
+    }
+    if (b->rows.n_groups == b->capacity_groups) {
+        b->capacity_groups = grown(b->capacity_groups, b->rows.n_groups + 1);
+        b->groups = err_realloc(b->groups, (size_t)b->capacity_groups, sizeof *b->groups);
+    }
+    b->groups[b->rows.n_groups++] = (struct kernels_group){first_row, n_rows, n_prefix_blocks};
+    b->group_job = j;
+}
+
+void batch_prompt(struct batch *b, const struct job *j, int n) {
+    reserve_rows(b, n);
+    int table = add_table(b, j->table, j->n_blocks);
+    int first = b->rows.n_rows;
+    for (int i = 0; i < n; i++) {
+        b->tokens[first + i] = j->spec.prompt[j->cached + i];
+        b->positions[first + i] = j->cached + i;
+        b->table_of_row[first + i] = table;
+    }
+    b->rows.n_rows += n;
+    /* The rows of a chunk have all blocks before it in common. */
+    b->group_job = NULL;
+    add_to_group(b, NULL, first, n, j->cached / KERNELS_BLOCK);
+}
+
+void batch_branch(struct batch *b, struct branch *branch, int n) {
+    reserve_rows(b, n);
+    int table = add_table(b, branch->table, branch->n_blocks);
+    int first = b->rows.n_rows;
+    for (int i = 0; i < n; i++) {
+        b->tokens[first + i] = branch_token(branch, branch->cached + i);
+        b->positions[first + i] = branch->cached + i;
+        b->table_of_row[first + i] = table;
+    }
+    b->rows.n_rows += n;
+    add_to_group(b, branch->job, first, n, job_prompt_goal(branch->job) / KERNELS_BLOCK);
+    if (branch->cached + n == branch_length(branch)) {
+        b->logit_rows[b->rows.n_logits] = first + n - 1;
+        b->draws[b->n_draws++] = (struct batch_draw){branch, b->rows.n_logits};
+        b->rows.n_logits++;
+    }
+}
+
+const struct kernels_batch *batch_rows(struct batch *b) {
+    b->rows.tokens = b->tokens;
+    b->rows.positions = b->positions;
+    b->rows.tables = b->tables;
+    b->rows.table_starts = b->table_starts;
+    b->rows.table_of_row = b->table_of_row;
+    b->rows.groups = b->groups;
+    b->rows.logit_rows = b->logit_rows;
+    return &b->rows;
+}

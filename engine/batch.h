@@ -1,0 +1,37 @@
+/* All that one step reads: rows, their tables, which siblings share a prompt, which rows want
+ * logits.
+ *
+ * Filled anew each step: batch_reset, then batch_prompt and batch_branch job by job (rows of one
+ * job together, so that its branches form one group).  Arrays grow to the largest step seen and
+ * stay.  ENGINE thread. */
+#ifndef ENGINE_BATCH_H
+#define ENGINE_BATCH_H
+
+#include "engine/branch.h"
+
+struct batch_draw { /* one branch whose last row gives logits */
+    struct branch *branch;
+    int logit_row;
+};
+
+struct batch {
+    struct kernels_batch rows; /* points into the arrays below */
+    int capacity_rows, capacity_tables, capacity_groups, n_table_entries, capacity_table_entries;
+    int32_t *tokens, *positions, *table_of_row, *table_starts, *tables, *logit_rows; /* owned */
+    struct kernels_group *groups;                                                    /* owned */
+    struct batch_draw *draws;                                                        /* owned */
+    int n_draws;
+    const struct job
+        *group_job; /* the job that the last group belongs to, while its branches are added */
+};
+
+void batch_clear(struct batch *);
+void batch_reset(struct batch *);
+/* Rows for the prompt positions cached … cached+n-1; the job's table holds them already. */
+void batch_prompt(struct batch *, const struct job *, int n);
+/* Rows for the branch's positions cached … cached+n-1; with a draw where they reach its length. */
+void batch_branch(struct batch *, struct branch *, int n);
+/* The finished batch; borrowed until the next reset. */
+const struct kernels_batch *batch_rows(struct batch *);
+
+#endif

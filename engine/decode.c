@@ -1,0 +1,401 @@
+#include "engine/decode.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/event.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STALLED_TURNS = 100 };
+
+struct decode {
+    struct decode_options o;
+    struct kv_pool *pool; /* owned */
+    struct step *step;    /* owned */
+    struct batch batch;
+    struct sampler sampler;
+    struct list jobs; /* struct job.in_engine, oldest first */
+    int n_jobs;
+    uint64_t next_age, turn;
+    int stalled; /* turns in a row without a row */
+    /* The scheduler's view, filled anew for each question; [i] belongs to job_at[i] and
+     * branch_at[i]. */
+    struct scheduler_job *view_jobs;
+    struct scheduler_branch *view_branches;
+    struct job **job_at;
+    struct branch **branch_at;
+    int n_view_jobs, n_view_branches, job_capacity, branch_capacity;
+    struct engine_stats stats;
+};
+
+struct decode *decode_new(const struct decode_options *o, struct err *e) {
+    const struct memory_plan *plan = o->plan;
+    const struct model *m = o->model;
+    const struct model_shape *s = &m->shape;
+    struct decode *d = err_alloc(1, sizeof *d);
+    d->o = *o;
+    list_init(&d->jobs);
+    d->pool = kv_pool_new(plan->n_blocks);
+    struct kernels_kv_shape kv = {s->n_layers, s->n_kv_heads, s->head_dim, plan->n_blocks};
+    int rows = plan->max_rows + plan->prefill_chunk;
+    int widest = s->n_ff > s->n_embd ? s->n_ff : s->n_embd;
+    if (m->kernels->kv_open(m->device, &kv, e) &&
+        m->kernels->reserve_rows(m->device, rows, widest, s->n_heads, s->head_dim, s->n_vocab, e) &&
+        (d->step = step_new(m, rows, plan->max_rows, e)))
+        return d;
+    decode_free(d);
+    return NULL;
+}
+
+void decode_free(struct decode *d) {
+    if (!d) return;
+    BUG_ON(d->n_jobs);
+    d->o.model->kernels->kv_close(d->o.model->device);
+    step_free(d->step);
+    batch_clear(&d->batch);
+    sampler_clear(&d->sampler);
+    kv_pool_free(d->pool);
+    free(d->view_jobs);
+    free(d->view_branches);
+    free(d->job_at);
+    free(d->branch_at);
+    free(d);
+}
+
+static void send(struct decode *d, struct engine_event *ev) {
+    if (ev) d->o.event(d->o.arg, ev);
+}
+
+static void copy_block(void *arg, int to, int from, int n_positions) {
+    struct decode *d = arg;
+    d->o.model->kernels->kv_copy_block(d->o.model->device, to, from, n_positions);
+}
+
+void decode_add(struct decode *d, struct job *j) {
+    list_append(&d->jobs, &j->in_engine);
+    d->n_jobs++;
+}
+
+int decode_jobs(const struct decode *d) { return d->n_jobs; }
+
+/* ---- leaving ---- */
+
+static void end_branch(struct decode *d, struct branch *b, enum engine_reason why) {
+    struct job *j = b->job;
+    for (int i = 0; i < b->n_members; i++)
+        send(d, event_ended(b, b->members[i], why));
+    j->in_flight -= b->n_members;
+    branch_free(b, d->pool);
+}
+
+static void end_job(struct decode *d, struct job *j, enum engine_reason why,
+                    const struct err *error) {
+    LIST_EACH_SAFE(it, &j->branches) end_branch(d, LIST_ITEM(it, struct branch, in_job), why);
+    BUG_ON(j->in_flight);
+    struct engine_event *last = event_plain(ENGINE_JOB_ENDED, j, -1, error);
+    job_free(j, d->pool);
+    d->n_jobs--;
+    send(d, last);
+}
+
+void decode_fail_all(struct decode *d, const struct err *error) {
+    LIST_EACH_SAFE(it, &d->jobs)
+    end_job(d, LIST_ITEM(it, struct job, in_engine), ENGINE_FAILED, error);
+}
+
+static void member_gone(void *arg, struct branch *b, int index) {
+    struct decode *d = arg;
+    send(d, event_ended(b, index, ENGINE_CANCELLED));
+    b->job->in_flight--;
+}
+
+static void drop_cancelled(struct decode *d) {
+    LIST_EACH_SAFE(it, &d->jobs) {
+        struct job *j = LIST_ITEM(it, struct job, in_engine);
+        if (atomic_load_explicit(&j->handle->cancelled, memory_order_relaxed)) {
+            end_job(d, j, ENGINE_CANCELLED, NULL);
+            continue;
+        }
+        if (!atomic_exchange_explicit(&j->handle->some_cancelled, false, memory_order_acquire))
+            continue;
+        LIST_EACH_SAFE(bt, &j->branches) {
+            struct branch *b = LIST_ITEM(bt, struct branch, in_job);
+            branch_drop_cancelled(b, member_gone, d);
+            if (!b->n_members) branch_free(b, d->pool);
+        }
+    }
+}
+
+static void end_finished_jobs(struct decode *d) {
+    LIST_EACH_SAFE(it, &d->jobs) {
+        struct job *j = LIST_ITEM(it, struct job, in_engine);
+        if (list_empty(&j->branches) && !job_waiting(j)) end_job(d, j, ENGINE_STOP, NULL);
+    }
+}
+
+/* ---- the scheduler's view ---- */
+
+static void reserve_view(struct decode *d, int n_jobs, int n_branches) {
+    if (n_jobs > d->job_capacity) {
+        d->job_capacity = n_jobs * 2;
+        d->view_jobs = err_realloc(d->view_jobs, (size_t)d->job_capacity, sizeof *d->view_jobs);
+        d->job_at = err_realloc(d->job_at, (size_t)d->job_capacity, sizeof(struct job *));
+    }
+    if (n_branches > d->branch_capacity) {
+        d->branch_capacity = n_branches * 2;
+        d->view_branches =
+            err_realloc(d->view_branches, (size_t)d->branch_capacity, sizeof *d->view_branches);
+        d->branch_at =
+            err_realloc(d->branch_at, (size_t)d->branch_capacity, sizeof(struct branch *));
+    }
+}
+
+static void view_branch(struct decode *d, struct branch *b, int job) {
+    reserve_view(d, 0, d->n_view_branches + 1);
+    d->branch_at[d->n_view_branches] = b;
+    d->view_branches[d->n_view_branches++] = (struct scheduler_branch){
+        .job = job,
+        .parked = b->parked,
+        .length = branch_length(b),
+        .cached = b->cached,
+        .blocks = b->n_blocks,
+        .private_blocks = branch_private_blocks(b, d->pool),
+        .age = b->age,
+        .served = b->served,
+    };
+}
+
+static void fill_view(struct decode *d) {
+    reserve_view(d, d->n_jobs, 0);
+    d->n_view_jobs = d->n_view_branches = 0;
+    LIST_EACH(it, &d->jobs) {
+        struct job *j = LIST_ITEM(it, struct job, in_engine);
+        int index = d->n_view_jobs++;
+        job_look_up(j, d->pool);
+        d->job_at[index] = j;
+        d->view_jobs[index] = (struct scheduler_job){
+            .prompt_left = job_prompt_goal(j) - j->cached,
+            .prompt_cached = j->cached,
+            .prompt_blocks = j->n_blocks,
+            .waiting = job_waiting(j),
+            .in_flight = j->in_flight,
+            .width = atomic_load_explicit(&j->handle->width, memory_order_relaxed),
+        };
+        LIST_EACH(bt, &j->branches) view_branch(d, LIST_ITEM(bt, struct branch, in_job), index);
+    }
+}
+
+static struct scheduler_budget budget(const struct decode *d) {
+    return (struct scheduler_budget){
+        .block = KERNELS_BLOCK,
+        .max_rows = d->o.plan->max_rows,
+        .prefill_chunk = d->o.plan->prefill_chunk,
+        .free_blocks = kv_free(d->pool),
+        .auto_width = d->o.auto_width,
+    };
+}
+
+/* ---- a turn ---- */
+
+static void announce_prefilled(struct decode *d, struct job *j) {
+    if (j->announced || j->cached < job_prompt_goal(j)) return;
+    j->announced = true;
+    d->stats.prompt_tokens += (uint64_t)j->spec.n_prompt;
+    d->stats.prompt_tokens_cached += (uint64_t)j->reused;
+    send(d, event_plain(ENGINE_PREFILLED, j, -1, NULL));
+}
+
+/* Starts n candidates of a job: in one branch, or each in its own where rows aren't shared. */
+static void start_candidates(struct decode *d, struct job *j, int n) {
+    announce_prefilled(d, j);
+    while (n > 0 && job_waiting(j)) {
+        int some = d->o.no_sharing ? 1 : n;
+        int left = j->spec.n_candidates - j->next_index;
+        if (some > left) some = left;
+        struct branch *b = branch_new(j, j->next_index, some, d->next_age++);
+        j->next_index += some;
+        j->in_flight += b->n_members;
+        n -= some;
+        for (int i = 0; i < b->n_members; i++)
+            send(d, event_plain(ENGINE_STARTED, j, b->members[i], NULL));
+        /* Where no block is free it stays parked, and comes back as any parked branch does. */
+        branch_unpark(b, d->pool, copy_block, d);
+    }
+}
+
+static void admit(struct decode *d) {
+    fill_view(d);
+    struct scheduler_budget room = budget(d);
+    scheduler_admit(d->view_jobs, d->n_view_jobs, d->view_branches, d->n_view_branches, &room);
+    for (int i = 0; i < d->n_view_branches; i++)
+        if (d->view_branches[i].unpark) branch_unpark(d->branch_at[i], d->pool, copy_block, d);
+    for (int i = 0; i < d->n_view_jobs; i++)
+        if (d->view_jobs[i].start) start_candidates(d, d->job_at[i], d->view_jobs[i].start);
+}
+
+/* Decides this turn's rows, takes their blocks and fills the batch. */
+static void fill_batch(struct decode *d) {
+    fill_view(d);
+    struct scheduler_budget room = budget(d);
+    scheduler_rows(d->view_jobs, d->n_view_jobs, d->view_branches, d->n_view_branches, &room);
+    for (int i = 0; i < d->n_view_branches; i++)
+        if (d->view_branches[i].park) branch_park(d->branch_at[i], d->pool);
+    for (int i = 0; i < d->n_view_jobs; i++)
+        if (d->view_jobs[i].drop_prompt) job_drop_prompt(d->job_at[i], d->pool);
+
+    batch_reset(&d->batch);
+    for (int i = 0; i < d->n_view_jobs; i++) {
+        int rows = d->view_jobs[i].rows;
+        struct job *j = d->job_at[i];
+        if (!rows || !job_grow(j, d->pool, j->cached + rows)) {
+            d->view_jobs[i].rows = 0;
+            continue;
+        }
+        batch_prompt(&d->batch, j, rows);
+    }
+    for (int i = 0; i < d->n_view_branches; i++) {
+        int rows = d->view_branches[i].rows;
+        struct branch *b = d->branch_at[i];
+        if (!rows || !branch_grow(b, d->pool, b->cached + rows)) {
+            d->view_branches[i].rows = 0;
+            continue;
+        }
+        batch_branch(&d->batch, b, rows);
+    }
+}
+
+/* Text of a live branch to each of its members, for jobs that stream. */
+static void stream_text(struct decode *d, struct branch *b) {
+    if (!b->job->spec.stream) return;
+    size_t len;
+    const char *text = stop_show(&b->stop, &len);
+    for (int i = 0; i < b->n_members; i++)
+        send(d, event_text(b, b->members[i], text, len));
+    b->sent_tokens = b->n_tokens;
+}
+
+static void append(struct decode *d, struct branch *b, const struct kernels_drawn *drawn) {
+    branch_append(b, drawn, d->o.tokenizer, d->o.plan->context);
+    d->stats.generated_tokens += (uint64_t)b->n_members;
+    stream_text(d, b);
+    if (b->over) end_branch(d, b, b->ended);
+}
+
+/* Members that drew the same token stay together; each other token's members fork off.  `drawn` is
+ * in the order of the members. */
+static void settle_draws(struct decode *d, struct branch *b, const struct kernels_drawn *drawn) {
+    int n = b->n_members;
+    int *same = err_alloc((size_t)n, sizeof *same);
+    int *members = err_alloc((size_t)n, sizeof *members);
+    bool *settled = err_alloc((size_t)n, sizeof *settled);
+    memcpy(members, b->members, (size_t)n * sizeof *members);
+    const struct kernels_drawn *own = &drawn[0];
+    for (int i = 1; i < n; i++) {
+        if (settled[i] || drawn[i].token == own->token) continue;
+        int n_same = 0;
+        for (int k = i; k < n; k++) {
+            if (drawn[k].token != drawn[i].token) continue;
+            settled[k] = true;
+            same[n_same++] = members[k];
+        }
+        struct branch *f = branch_fork(b, same, n_same, d->next_age++, d->pool, copy_block, d);
+        append(d, f, &drawn[i]);
+    }
+    append(d, b, own);
+    free(same);
+    free(members);
+    free(settled);
+}
+
+static bool draw(struct decode *d, struct err *e) {
+    sampler_prepare(&d->sampler, &d->batch, d->o.tokenizer);
+    if (!d->sampler.draws.n_draws) return true;
+    if (!step_draw(d->step, &d->sampler.draws, d->sampler.drawn, e)) return false;
+    const struct kernels_drawn *drawn = d->sampler.drawn;
+    for (int i = 0; i < d->batch.n_draws; i++) {
+        struct branch *b = d->batch.draws[i].branch;
+        int n = b->n_members;
+        settle_draws(d, b, drawn);
+        drawn += n;
+    }
+    return true;
+}
+
+/* The rows are computed: their positions count as cached from here on. */
+static void advance(struct decode *d) {
+    for (int i = 0; i < d->n_view_jobs; i++) {
+        struct job *j = d->job_at[i];
+        if (!d->view_jobs[i].rows) continue;
+        j->cached += d->view_jobs[i].rows;
+        job_publish(j, d->pool);
+        announce_prefilled(d, j);
+    }
+    for (int i = 0; i < d->n_view_branches; i++) {
+        if (!d->view_branches[i].rows) continue;
+        d->branch_at[i]->cached += d->view_branches[i].rows;
+        d->branch_at[i]->served = d->turn;
+    }
+}
+
+/* A turn without rows is fine once (blocks were given back for the next); many in a row mean that
+ * the scheduler can't get on. */
+static void note_stall(struct decode *d) {
+    if (++d->stalled < STALLED_TURNS) return;
+    struct err error;
+    err_set(&error, ERR_SYSTEM,
+            "the engine can't go on with this request: %d of %d KV blocks are free",
+            kv_free(d->pool), kv_total(d->pool));
+    log_line(LOG_ERROR, "%s", error.message);
+    end_job(d, LIST_ITEM(d->jobs.next, struct job, in_engine), ENGINE_FAILED, &error);
+    d->stalled = 0;
+}
+
+bool decode_turn(struct decode *d, struct err *e) {
+    drop_cancelled(d);
+    end_finished_jobs(d);
+    if (!d->n_jobs) return true;
+    d->turn++;
+    admit(d);
+    fill_batch(d);
+    const struct kernels_batch *rows = batch_rows(&d->batch);
+    if (!rows->n_rows) {
+        note_stall(d);
+        return true;
+    }
+    d->stalled = 0;
+    double begun = clock_seconds();
+    bool ok = step_forward(d->step, rows, e);
+    if (ok) {
+        advance(d);
+        ok = draw(d, e);
+    }
+    if (!ok) {
+        decode_fail_all(d, e);
+        return false;
+    }
+    d->stats.steps++;
+    d->stats.rows += (uint64_t)rows->n_rows;
+    d->stats.step_seconds += clock_seconds() - begun;
+    end_finished_jobs(d);
+    return true;
+}
+
+void decode_stats(const struct decode *d, struct engine_stats *out) {
+    *out = d->stats;
+    out->jobs_waiting = out->jobs_running = out->candidates_running = 0;
+    LIST_EACH(it, &d->jobs) {
+        const struct job *j = LIST_ITEM(it, struct job, in_engine);
+        out->candidates_running += j->in_flight;
+        if (j->in_flight)
+            out->jobs_running++;
+        else
+            out->jobs_waiting++;
+    }
+    out->blocks_total = kv_total(d->pool);
+    out->blocks_free = kv_free(d->pool);
+    out->blocks_cached = kv_cached(d->pool);
+    out->memory = d->o.plan->bytes;
+}

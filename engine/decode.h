@@ -1,0 +1,40 @@
+/* The step loop's state and one turn of it: jobs in, a forward pass over all live branches, events
+ * out.
+ *
+ * THEORY.  A turn: cancelled things leave; scheduler_admit says who starts, scheduler_rows who gets
+ * rows; blocks are taken; one step_forward computes all rows; each branch that reached its length
+ * draws for its members, forks where they differ, and ends where its text does.  A job ends when it
+ * has no branch and no candidate left to start.
+ *
+ * No thread of its own: engine.c drives it from ENGINE, tests drive it directly. */
+#ifndef ENGINE_DECODE_H
+#define ENGINE_DECODE_H
+
+#include "engine/branch.h"
+#include "engine/memory_plan.h"
+#include "engine/step.h"
+
+struct decode;
+
+struct decode_options {
+    const struct model *model;         /* borrowed */
+    const struct tokenizer *tokenizer; /* borrowed */
+    const struct memory_plan *plan;    /* borrowed */
+    int auto_width;
+    bool no_sharing;
+    void (*event)(void *arg, struct engine_event *); /* takes the event */
+    void *arg;
+};
+
+struct decode *decode_new(const struct decode_options *, struct err *e);
+void decode_free(struct decode *); /* all jobs must have ended: decode_fail_all */
+/* Takes the job. */
+void decode_add(struct decode *, struct job *);
+int decode_jobs(const struct decode *);
+/* One turn.  False where the device failed: `e` says how, and every job has been ended with it. */
+bool decode_turn(struct decode *, struct err *e);
+/* Ends every job with this error. */
+void decode_fail_all(struct decode *, const struct err *);
+void decode_stats(const struct decode *, struct engine_stats *out);
+
+#endif

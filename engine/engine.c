@@ -1,0 +1,396 @@
+#include "engine/engine.h"
+
+#include "base/log.h"
+#include "base/queue.h"
+#include "config/limits.h"
+#include "engine/decode.h"
+#include "engine/event.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    QUEUED_JOBS = 2 * LIMIT_RACES,
+    QUEUED_EVENTS = 1 << 16,
+    AUTO_WIDTH_CPU =
+        16, /* candidates of a race in flight: where a CPU's throughput has levelled off */
+};
+
+struct engine {
+    /* fixed after engine_open */
+    const struct kernels *kernels;
+    struct kernels_device *device; /* owned */
+    struct model *model;           /* owned */
+    struct tokenizer *tokenizer;   /* owned */
+    struct memory_plan plan;
+    struct engine_model info;
+    char *name, *chat_template, *bos_text, *eos_text; /* owned: what info points to */
+
+    /* LOOP */
+    uint64_t next_id;
+    struct job_handle **handles; /* owned; jobs whose ENGINE_JOB_ENDED hasn't been polled */
+    int n_handles, handle_capacity;
+
+    /* both: each has its own locking */
+    struct queue *jobs;   /* struct job, LOOP to ENGINE */
+    struct queue *events; /* struct engine_event, ENGINE to LOOP */
+    atomic_bool stop;     /* LOOP says end */
+    atomic_bool finished; /* ENGINE has ended; release, so that its last events are seen */
+    pthread_mutex_t lock; /* guards stats and failure */
+    struct engine_stats stats;
+    struct err failure; /* sticky device error, kind ERR_NONE while all is well */
+
+    /* ENGINE */
+    struct decode *decode; /* owned */
+    pthread_t thread;
+    bool started;
+    void (*wake)(void *arg);
+    void *wake_arg;
+};
+
+/* ---- life ---- */
+
+static void progress_share(void *arg, double share) {
+    const struct engine_options *o = arg;
+    if (o->progress) o->progress(o->progress_arg, "weights", share);
+}
+
+static bool open_device(struct engine *g, const struct engine_options *o, struct err *e) {
+    const char *backend = o->backend ? o->backend : "auto";
+    bool automatic = !strcmp(backend, "auto");
+    g->kernels = kernels_backend(automatic ? "cpu" : backend);
+    if (!g->kernels)
+        return err_param(e, "engine.backend", "this build has no backend \"%s\"; it has: cpu",
+                         backend);
+    struct kernels_options options = {.n_threads = o->threads, .isa = o->isa ? o->isa : "auto"};
+    return g->kernels->device_open(&options, &g->device, e);
+}
+
+static char *token_text(const struct tokenizer *t, int32_t token) {
+    size_t len = 0;
+    const char *bytes = token >= 0 ? tokenizer_bytes(t, token, &len) : "";
+    return err_strndup(bytes, len);
+}
+
+static bool fill_info(struct engine *g, const struct engine_options *o, struct err *e) {
+    const struct model *m = g->model;
+    const char *slash = strrchr(m->path, '/');
+    g->name = err_strdup(o->model_name && *o->model_name ? o->model_name
+                         : slash                         ? slash + 1
+                                                         : m->path);
+    size_t len = strlen(g->name);
+    if (len > 5 && !strcmp(g->name + len - 5, ".gguf")) g->name[len - 5] = 0;
+    if (gguf_has(m->gguf, "tokenizer.chat_template")) {
+        struct gguf_string s;
+        if (!gguf_str(m->gguf, "tokenizer.chat_template", &s, e)) return false;
+        if (s.len <= LIMIT_TEMPLATE_BYTES) g->chat_template = err_strndup(s.data, (size_t)s.len);
+    }
+    g->bos_text = token_text(g->tokenizer, tokenizer_bos(g->tokenizer));
+    g->eos_text = token_text(g->tokenizer, tokenizer_eos(g->tokenizer));
+    g->info = (struct engine_model){
+        .path = m->path,
+        .name = g->name,
+        .architecture = m->architecture,
+        .chat_template = g->chat_template,
+        .bos_text = g->bos_text,
+        .eos_text = g->eos_text,
+        .fingerprint = m->fingerprint,
+        .parameters = m->parameters,
+        .context = g->plan.context,
+        .n_vocab = m->shape.n_vocab,
+        .bos = tokenizer_bos(g->tokenizer),
+        .eos = tokenizer_eos(g->tokenizer),
+        .adds_bos = tokenizer_adds_bos(g->tokenizer),
+    };
+    return true;
+}
+
+static void push_event(void *arg, struct engine_event *ev) {
+    struct engine *g = arg;
+    if (queue_push(g->events, ev)) return;
+    /* LOOP is slow: decoding waits for it.  LOOP never waits for ENGINE but in engine_close, which
+     * polls. */
+    g->wake(g->wake_arg);
+    queue_push_wait(g->events, ev);
+}
+
+static bool load(struct engine *g, const struct engine_options *o, struct err *e) {
+    if (!(g->model = model_open(o->model_path, e))) return false;
+    if (!(g->tokenizer = tokenizer_new(g->model->gguf, e))) return false;
+    if (tokenizer_n_vocab(g->tokenizer) > g->model->shape.n_vocab)
+        return err_set(e, ERR_INPUT,
+                       "%s: the vocabulary has %d tokens but the embedding table only %d rows",
+                       o->model_path, tokenizer_n_vocab(g->tokenizer), g->model->shape.n_vocab);
+    if (!open_device(g, o, e)) return false;
+    if (!memory_plan_make(&g->plan, o, g->model, g->kernels, g->device, e)) return false;
+    struct engine_options copy = *o;
+    if (!model_load(g->model, g->kernels, g->device, progress_share, &copy, e)) return false;
+    struct decode_options options = {.model = g->model,
+                                     .tokenizer = g->tokenizer,
+                                     .plan = &g->plan,
+                                     .auto_width = AUTO_WIDTH_CPU,
+                                     .no_sharing = o->no_sharing,
+                                     .event = push_event,
+                                     .arg = g};
+    if (!(g->decode = decode_new(&options, e))) return false;
+    decode_stats(g->decode, &g->stats);
+    return fill_info(g, o, e);
+}
+
+struct engine *engine_open(const struct engine_options *o, struct err *e) {
+    struct engine *g = err_alloc(1, sizeof *g);
+    g->next_id = 1;
+    pthread_mutex_init(&g->lock, NULL);
+    g->jobs = queue_new(QUEUED_JOBS);
+    g->events = queue_new(QUEUED_EVENTS);
+    if (load(g, o, e)) return g;
+    engine_close(g);
+    return NULL;
+}
+
+static void forget_handle(struct engine *g, uint64_t id) {
+    for (int i = 0; i < g->n_handles; i++) {
+        if (g->handles[i]->id != id) continue;
+        job_handle_unref(g->handles[i]);
+        g->handles[i] = g->handles[--g->n_handles];
+        return;
+    }
+}
+
+static void drain_events(struct engine *g) {
+    for (struct engine_event *ev; (ev = queue_pop(g->events));)
+        event_free(ev);
+}
+
+void engine_close(struct engine *g) {
+    if (!g) return;
+    if (g->started) {
+        atomic_store_explicit(&g->stop, true, memory_order_relaxed);
+        queue_kick(g->jobs);
+        while (!atomic_load_explicit(&g->finished, memory_order_acquire)) {
+            struct engine_event *ev = queue_pop_wait(g->events, 0.05);
+            event_free(ev);
+        }
+        pthread_join(g->thread, NULL);
+    }
+    drain_events(g);
+    for (struct job *j; (j = queue_pop(g->jobs));)
+        job_free(j, NULL);
+    while (g->n_handles)
+        job_handle_unref(g->handles[--g->n_handles]);
+    free(g->handles);
+    queue_free(g->jobs);
+    queue_free(g->events);
+    decode_free(g->decode);
+    tokenizer_free(g->tokenizer);
+    model_free(g->model);
+    if (g->device) g->kernels->device_close(g->device);
+    pthread_mutex_destroy(&g->lock);
+    free(g->name);
+    free(g->chat_template);
+    free(g->bos_text);
+    free(g->eos_text);
+    free(g);
+}
+
+/* ---- ENGINE ---- */
+
+static void publish_stats(struct engine *g) {
+    struct engine_stats stats;
+    decode_stats(g->decode, &stats);
+    pthread_mutex_lock(&g->lock);
+    g->stats = stats;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void fail(struct engine *g, const struct err *why) {
+    log_line(LOG_ERROR, "the device failed: %s", why->message);
+    pthread_mutex_lock(&g->lock);
+    g->failure = *why;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Takes all that waits; waits itself where there is nothing to decode. */
+static void take_jobs(struct engine *g) {
+    double wait = decode_jobs(g->decode) ? 0 : -1;
+    struct job *j = wait < 0 ? queue_pop_wait(g->jobs, wait) : queue_pop(g->jobs);
+    for (; j; j = queue_pop(g->jobs))
+        decode_add(g->decode, j);
+}
+
+static void *engine_main(void *arg) {
+    struct engine *g = arg;
+    struct err error = {0};
+    bool failed = false;
+    while (!atomic_load_explicit(&g->stop, memory_order_relaxed)) {
+        take_jobs(g);
+        if (failed) {
+            decode_fail_all(g->decode, &error); /* the error is sticky: late comers get it too */
+        } else if (!decode_turn(g->decode, &error)) {
+            failed = true;
+            fail(g, &error);
+        }
+        publish_stats(g);
+        g->wake(g->wake_arg);
+    }
+    struct err closing;
+    err_set(&closing, ERR_UNAVAILABLE, "the engine is closing");
+    for (struct job *j; (j = queue_pop(g->jobs));)
+        decode_add(g->decode, j);
+    decode_fail_all(g->decode, &closing);
+    publish_stats(g);
+    atomic_store_explicit(&g->finished, true, memory_order_release);
+    return NULL;
+}
+
+bool engine_start(struct engine *g, void (*wake)(void *arg), void *arg, struct err *e) {
+    g->wake = wake;
+    g->wake_arg = arg;
+    int error = pthread_create(&g->thread, NULL, engine_main, g);
+    if (error) return err_errno(e, error, "can't start the engine thread");
+    pthread_setname_np(g->thread, "engine");
+    g->started = true;
+    return true;
+}
+
+/* ---- the model ---- */
+
+const struct engine_model *engine_model(const struct engine *g) { return &g->info; }
+
+bool engine_tokenize(const struct engine *g, const char *text, size_t len, unsigned flags,
+                     int32_t **out, size_t *n_out, struct err *e) {
+    return tokenizer_encode(g->tokenizer, text, len, flags, out, n_out, e);
+}
+
+bool engine_detokenize(const struct engine *g, const int32_t *tokens, size_t n, bool special,
+                       char **out, size_t *len, struct err *e) {
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= tokenizer_n_vocab(g->tokenizer))
+            return err_set(e, ERR_INPUT, "token %d is not in the vocabulary of %d", tokens[i],
+                           tokenizer_n_vocab(g->tokenizer));
+    struct buf b;
+    buf_init(&b, SIZE_MAX / 2);
+    tokenizer_decode(g->tokenizer, tokens, n, special, &b);
+    *out = buf_take(&b, len);
+    return true;
+}
+
+char *engine_guard(const struct engine *g, const char *text, size_t len, size_t *len_out) {
+    return tokenizer_guard(g->tokenizer, text, len, len_out);
+}
+
+const char *engine_token_text(const struct engine *g, int32_t token, size_t *len) {
+    return tokenizer_bytes(g->tokenizer, token, len);
+}
+
+/* ---- jobs ---- */
+
+static bool check_length(const struct engine *g, const struct engine_job *s, struct err *e) {
+    int64_t sum = (int64_t)s->n_prompt + s->max_tokens;
+    if (sum <= g->info.context) return true;
+    err_param(
+        e, "max_tokens",
+        "the prompt has %d tokens and max_tokens asks for %d more, but this model serves %d in all;"
+        " shorten the prompt or lower max_tokens",
+        s->n_prompt, s->max_tokens, g->info.context);
+    return err_code(e, "context_length_exceeded");
+}
+
+static bool check_tokens(const struct engine *g, const struct engine_job *s, struct err *e) {
+    for (int i = 0; i < s->n_prompt; i++)
+        if (s->prompt[i] < 0 || s->prompt[i] >= g->info.n_vocab)
+            return err_param(e, "prompt", "token %d is not in the vocabulary of %d", s->prompt[i],
+                             g->info.n_vocab);
+    for (int i = 0; i < s->sampling.n_bias; i++)
+        if (s->sampling.bias[i].token < 0 || s->sampling.bias[i].token >= g->info.n_vocab)
+            return err_param(e, "logit_bias", "token %d is not in the vocabulary of %d",
+                             s->sampling.bias[i].token, g->info.n_vocab);
+    return true;
+}
+
+static bool check_job(const struct engine *g, const struct engine_job *s, struct err *e) {
+    BUG_ON(s->n_candidates < 1 || s->n_candidates > LIMIT_CANDIDATES || s->max_tokens < 1);
+    BUG_ON(s->n_top_logprobs < 0 || s->n_top_logprobs > KERNELS_TOP);
+    if (s->n_prompt < 1) return err_param(e, "prompt", "the prompt has no tokens");
+    return check_length(g, s, e) && check_tokens(g, s, e);
+}
+
+bool engine_submit(struct engine *g, const struct engine_job *spec, uint64_t *id, struct err *e) {
+    if (!check_job(g, spec, e)) return false;
+    struct job_handle *handle = job_handle_new(g->next_id, spec->n_candidates, spec->width);
+    struct job *j = job_new(spec, handle);
+    if (!queue_push(g->jobs, j)) {
+        job_handle_unref(handle); /* LOOP's; the job drops its own */
+        job_free(j, NULL);
+        return err_set(e, ERR_BUSY, "too many requests wait for the engine (%d); try again later",
+                       QUEUED_JOBS);
+    }
+    if (g->n_handles == g->handle_capacity) {
+        g->handle_capacity = g->handle_capacity ? 2 * g->handle_capacity : 16;
+        g->handles =
+            err_realloc(g->handles, (size_t)g->handle_capacity, sizeof(struct job_handle *));
+    }
+    g->handles[g->n_handles++] = handle;
+    *id = g->next_id++;
+    return true;
+}
+
+static struct job_handle *find_handle(const struct engine *g, uint64_t id) {
+    for (int i = 0; i < g->n_handles; i++)
+        if (g->handles[i]->id == id) return g->handles[i];
+    return NULL;
+}
+
+void engine_cancel(struct engine *g, uint64_t id) {
+    struct job_handle *h = find_handle(g, id);
+    if (h) atomic_store_explicit(&h->cancelled, true, memory_order_relaxed);
+}
+
+void engine_cancel_candidate(struct engine *g, uint64_t id, int index) {
+    struct job_handle *h = find_handle(g, id);
+    if (!h || index < 0 || index >= h->n_candidates) return;
+    atomic_fetch_or_explicit(&h->candidates[index / 8], (unsigned char)(1u << (index % 8)),
+                             memory_order_relaxed);
+    /* Release: whoever sees the flag sees the bit. */
+    atomic_store_explicit(&h->some_cancelled, true, memory_order_release);
+}
+
+void engine_set_width(struct engine *g, uint64_t id, int width) {
+    struct job_handle *h = find_handle(g, id);
+    if (h) atomic_store_explicit(&h->width, width, memory_order_relaxed);
+}
+
+struct engine_event *engine_poll(struct engine *g) {
+    struct engine_event *ev = queue_pop(g->events);
+    if (ev && ev->type == ENGINE_JOB_ENDED) forget_handle(g, ev->job);
+    return ev;
+}
+
+void engine_event_free(struct engine_event *ev) { event_free(ev); }
+
+/* ---- seen from outside ---- */
+
+void engine_stats(const struct engine *g, struct engine_stats *out) {
+    struct engine *unlocked =
+        (struct engine *)(uintptr_t)g; /* the lock is no part of what is const */
+    pthread_mutex_lock(&unlocked->lock);
+    *out = g->stats;
+    pthread_mutex_unlock(&unlocked->lock);
+}
+
+bool engine_failed(const struct engine *g, struct err *out) {
+    struct engine *unlocked = (struct engine *)(uintptr_t)g;
+    pthread_mutex_lock(&unlocked->lock);
+    bool failed = g->failure.kind != ERR_NONE;
+    if (failed && out) *out = g->failure;
+    pthread_mutex_unlock(&unlocked->lock);
+    return failed;
+}
+
+void engine_describe(const struct engine *g, FILE *out) {
+    fprintf(out, "model %s: %s, %.0f M parameters, %d tokens, %s\n", g->info.name,
+            g->info.architecture, (double)g->info.parameters / 1e6, g->info.n_vocab, g->info.path);
+    fprintf(out, "backend %s: %s\n", g->kernels->name, g->kernels->describe(g->device));
+    memory_plan_print(&g->plan, out);
+}

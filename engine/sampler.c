@@ -1,0 +1,85 @@
+#include "engine/sampler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void sampler_clear(struct sampler *s) {
+    free(s->draw);
+    free(s->seen);
+    free(s->bias);
+    free(s->drawn);
+    *s = (struct sampler){0};
+}
+
+static void reserve(struct sampler *s, int n_draws, int n_seen, int n_bias) {
+    if (n_draws > s->capacity) {
+        s->capacity = n_draws * 2;
+        s->draw = err_realloc(s->draw, (size_t)s->capacity, sizeof *s->draw);
+        s->drawn = err_realloc(s->drawn, (size_t)s->capacity, sizeof *s->drawn);
+    }
+    if (n_seen > s->seen_capacity) {
+        s->seen_capacity = n_seen * 2;
+        s->seen = err_realloc(s->seen, (size_t)s->seen_capacity, sizeof *s->seen);
+    }
+    if (n_bias > s->bias_capacity) {
+        s->bias_capacity = n_bias * 2;
+        s->bias = err_realloc(s->bias, (size_t)s->bias_capacity, sizeof *s->bias);
+    }
+}
+
+/* The draw that all members of a branch have in common, but for the candidate. */
+static struct kernels_draw branch_draw(struct sampler *s, const struct branch *b, int logit_row,
+                                       int n_ends) {
+    const struct engine_job *job = &b->job->spec;
+    const struct engine_sampling *p = &job->sampling;
+    struct kernels_draw d = {
+        .logit_row = logit_row,
+        .seed = job->seed,
+        .position = (uint32_t)b->n_tokens,
+        .temperature = p->temperature,
+        .top_k = p->top_k,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .repetition = p->repetition_penalty,
+        .presence = p->presence_penalty,
+        .frequency = p->frequency_penalty,
+        .first_seen = s->n_seen,
+        .n_seen = b->n_seen,
+        .first_bias = s->n_bias,
+        .n_bias = p->n_bias,
+        .n_forbidden = b->n_tokens < job->min_tokens ? n_ends : 0,
+        .n_top = job->logprobs ? job->n_top_logprobs : 0,
+    };
+    if (b->n_seen) memcpy(s->seen + s->n_seen, b->seen, (size_t)b->n_seen * sizeof *b->seen);
+    s->n_seen += b->n_seen;
+    for (int i = 0; i < p->n_bias; i++)
+        s->bias[s->n_bias++] = (struct kernels_bias){p->bias[i].token, p->bias[i].bias};
+    return d;
+}
+
+void sampler_prepare(struct sampler *s, const struct batch *batch, const struct tokenizer *t) {
+    int n_draws = 0, n_seen = 0, n_bias = 0, n_ends;
+    const int32_t *ends = tokenizer_ends(t, &n_ends);
+    for (int i = 0; i < batch->n_draws; i++) {
+        const struct branch *b = batch->draws[i].branch;
+        n_draws += b->n_members;
+        n_seen += b->n_seen;
+        n_bias += b->job->spec.sampling.n_bias;
+    }
+    reserve(s, n_draws, n_seen, n_bias);
+    s->n_seen = s->n_bias = 0;
+    int n = 0;
+    for (int i = 0; i < batch->n_draws; i++) {
+        const struct branch *b = batch->draws[i].branch;
+        struct kernels_draw d = branch_draw(s, b, batch->draws[i].logit_row, n_ends);
+        for (int k = 0; k < b->n_members; k++) {
+            s->draw[n] = d;
+            s->draw[n].candidate = (uint32_t)b->members[k];
+            if (b->members[k] == 0 && b->job->spec.sampling.greedy_first)
+                s->draw[n].temperature = 0;
+            n++;
+        }
+    }
+    s->draws = (struct kernels_draws){
+        .draws = s->draw, .n_draws = n, .seen = s->seen, .bias = s->bias, .forbidden = ends};
+}

@@ -1,0 +1,216 @@
+#include "engine/scheduler.h"
+
+enum { UNDECIDED = -1 };
+
+static int ceil_div(int a, int b) { return (a + b - 1) / b; }
+static int min_int(int a, int b) { return a < b ? a : b; }
+static int max_int(int a, int b) { return a > b ? a : b; }
+
+/* ---- admission ---- */
+
+/* Blocks that prompts still on their way will take: starting candidates of other jobs must not eat
+ * them, or a long prompt would wait for ever behind a race of 10,000. */
+static int blocks_promised(const struct scheduler_job *jobs, int n_jobs, int block) {
+    int sum = 0;
+    for (int j = 0; j < n_jobs; j++) {
+        if (!jobs[j].prompt_left) continue;
+        int all = ceil_div(jobs[j].prompt_cached + jobs[j].prompt_left, block);
+        sum += max_int(0, all - jobs[j].prompt_blocks);
+    }
+    return sum;
+}
+
+/* The oldest parked branch not yet decided, or -1. */
+static int oldest_parked(const struct scheduler_branch *branches, int n_branches) {
+    int best = -1;
+    for (int b = 0; b < n_branches; b++) {
+        if (!branches[b].parked || branches[b].unpark) continue;
+        if (best < 0 || branches[b].age < branches[best].age) best = b;
+    }
+    return best;
+}
+
+/* The job with the fewest candidates in flight that may start one more, or -1. */
+static int next_to_start(const struct scheduler_job *jobs, int n_jobs, int in_flight, int fair,
+                         const struct scheduler_budget *budget) {
+    int best = -1;
+    for (int j = 0; j < n_jobs; j++) {
+        const struct scheduler_job *job = &jobs[j];
+        int now = job->in_flight + job->start;
+        int width = job->width > 0 ? job->width : budget->auto_width;
+        if (job->prompt_left || job->start >= job->waiting || now >= width) continue;
+        if (in_flight >= budget->max_rows && now >= fair) continue;
+        if (best < 0 || now < jobs[best].in_flight + jobs[best].start) best = j;
+    }
+    return best;
+}
+
+void scheduler_admit(struct scheduler_job *jobs, int n_jobs, struct scheduler_branch *branches,
+                     int n_branches, const struct scheduler_budget *budget) {
+    int in_flight = 0, active = 0, live = 0;
+    for (int j = 0; j < n_jobs; j++) {
+        jobs[j].start = 0;
+        in_flight += jobs[j].in_flight;
+        active += jobs[j].in_flight > 0 || jobs[j].waiting > 0;
+    }
+    for (int b = 0; b < n_branches; b++) {
+        branches[b].unpark = false;
+        live += !branches[b].parked;
+    }
+    int free = budget->free_blocks - blocks_promised(jobs, n_jobs, budget->block);
+
+    for (int b; (b = oldest_parked(branches, n_branches)) >= 0;) {
+        const struct scheduler_job *job = &jobs[branches[b].job];
+        if (job->prompt_left) return; /* its prompt is computed again first; nothing overtakes it */
+        int need = ceil_div(branches[b].length, budget->block) - job->prompt_cached / budget->block;
+        /* Each live branch may want one more block soon. */
+        if (free - need < live && !(live == 0 && free >= need)) return;
+        branches[b].unpark = true;
+        free -= need;
+        live++;
+    }
+
+    int fair = max_int(1, active ? budget->max_rows / active : budget->max_rows);
+    for (;;) {
+        if (free - 1 < live && !(live == 0 && free >= 1)) return;
+        int j = next_to_start(jobs, n_jobs, in_flight, fair, budget);
+        if (j < 0) return;
+        jobs[j].start++;
+        in_flight++;
+        free--;
+        live++;
+    }
+}
+
+/* ---- rows ---- */
+
+/* The live branch, not decided yet, that waited longest; the older one first. */
+static int next_branch(const struct scheduler_branch *branches, int n_branches) {
+    int best = -1;
+    for (int b = 0; b < n_branches; b++) {
+        const struct scheduler_branch *x = &branches[b];
+        if (x->parked || x->park || x->rows != UNDECIDED) continue;
+        if (best < 0 || x->served < branches[best].served ||
+            (x->served == branches[best].served && x->age < branches[best].age))
+            best = b;
+    }
+    return best;
+}
+
+static int blocks_for(const struct scheduler_branch *b, int rows, int block) {
+    return max_int(0, ceil_div(b->cached + rows, block) - b->blocks);
+}
+
+/* Parks the youngest live branch that is younger than `age`; returns the blocks won, or -1 where
+ * there is none. */
+static int park_youngest(struct scheduler_branch *branches, int n_branches, uint64_t age,
+                         int block) {
+    int victim = -1;
+    for (int b = 0; b < n_branches; b++) {
+        const struct scheduler_branch *x = &branches[b];
+        if (x->parked || x->park || x->age <= age) continue;
+        if (victim < 0 || x->age > branches[victim].age) victim = b;
+    }
+    if (victim < 0) return -1;
+    struct scheduler_branch *v = &branches[victim];
+    int won = v->private_blocks;
+    if (v->rows > 0) won += blocks_for(v, v->rows, block);
+    v->rows = 0;
+    v->park = true;
+    return won;
+}
+
+static bool has_live_branch(const struct scheduler_branch *branches, int n_branches, int job) {
+    for (int b = 0; b < n_branches; b++)
+        if (branches[b].job == job && !branches[b].parked && !branches[b].park) return true;
+    return false;
+}
+
+/* Gives back the prompt of the youngest job that has one and no live branch; the oldest job and
+ * `keep` are spared. */
+static int drop_youngest_prompt(struct scheduler_job *jobs, int n_jobs,
+                                const struct scheduler_branch *branches, int n_branches, int keep) {
+    for (int j = n_jobs - 1; j > 0; j--) {
+        if (j == keep || !jobs[j].prompt_blocks || jobs[j].drop_prompt) continue;
+        if (has_live_branch(branches, n_branches, j)) continue;
+        jobs[j].drop_prompt = true;
+        return jobs[j].prompt_blocks;
+    }
+    return -1;
+}
+
+struct room {
+    int decode, chunk, free; /* rows and blocks left */
+    int planned;             /* rows given out */
+};
+
+static void plan_branches(struct scheduler_job *jobs, int n_jobs, struct scheduler_branch *branches,
+                          int n_branches, const struct scheduler_budget *budget,
+                          struct room *room) {
+    for (int b; room->decode > 0 && (b = next_branch(branches, n_branches)) >= 0;) {
+        struct scheduler_branch *branch = &branches[b];
+        int rows = min_int(branch->length - branch->cached, 1 + room->chunk);
+        int need = blocks_for(branch, rows, budget->block);
+        while (need > room->free) {
+            int won = park_youngest(branches, n_branches, branch->age, budget->block);
+            if (won < 0)
+                won = drop_youngest_prompt(jobs, n_jobs, branches, n_branches, branch->job);
+            if (won < 0) break;
+            room->free += won;
+        }
+        if (need > room->free) {
+            branch->rows = 0;
+            continue;
+        }
+        branch->rows = rows;
+        room->free -= need;
+        room->decode--;
+        room->chunk -= rows - 1;
+    }
+    for (int b = 0; b < n_branches; b++) {
+        if (branches[b].rows == UNDECIDED) branches[b].rows = 0;
+        room->planned += branches[b].rows;
+    }
+}
+
+static void plan_prompts(struct scheduler_job *jobs, int n_jobs, int n_live,
+                         const struct scheduler_budget *budget, struct room *room) {
+    int prefilling = 0;
+    for (int j = 0; j < n_jobs; j++)
+        prefilling += jobs[j].prompt_left > 0 && !jobs[j].drop_prompt;
+    for (int j = 0; j < n_jobs && room->chunk > 0; j++) {
+        struct scheduler_job *job = &jobs[j];
+        if (!job->prompt_left || job->drop_prompt) continue;
+        int share = max_int(room->chunk / prefilling--, budget->block);
+        int rows = min_int(min_int(job->prompt_left, share), room->chunk);
+        int need =
+            max_int(0, ceil_div(job->prompt_cached + rows, budget->block) - job->prompt_blocks);
+        /* A prompt leaves each live branch its next block, unless nothing else runs. */
+        if (need > room->free || (room->planned && room->free - need < n_live)) continue;
+        job->rows = rows;
+        room->free -= need;
+        room->chunk -= rows;
+        room->planned += rows;
+    }
+}
+
+void scheduler_rows(struct scheduler_job *jobs, int n_jobs, struct scheduler_branch *branches,
+                    int n_branches, const struct scheduler_budget *budget) {
+    struct room room = {budget->max_rows, budget->prefill_chunk, budget->free_blocks, 0};
+    int n_live = 0;
+    bool wanted = false;
+    for (int j = 0; j < n_jobs; j++) {
+        jobs[j].rows = 0;
+        jobs[j].drop_prompt = false;
+        wanted |= jobs[j].prompt_left || jobs[j].waiting || jobs[j].in_flight;
+    }
+    for (int b = 0; b < n_branches; b++) {
+        branches[b].park = false;
+        branches[b].rows = branches[b].parked ? 0 : UNDECIDED;
+        n_live += !branches[b].parked;
+    }
+    plan_branches(jobs, n_jobs, branches, n_branches, budget, &room);
+    plan_prompts(jobs, n_jobs, n_live, budget, &room);
+    /* Nothing can move: younger prompts that only sit on blocks make way. */
+    if (wanted && !room.planned) drop_youngest_prompt(jobs, n_jobs, branches, n_branches, -1);
+}

@@ -1,0 +1,29 @@
+/* One forward pass: the model's operations in order, from token ids to logits to draws.
+ *
+ * All buffers are taken at start for the largest step.  ENGINE thread. */
+#ifndef ENGINE_STEP_H
+#define ENGINE_STEP_H
+
+#include "engine/batch.h"
+#include "engine/model.h"
+
+struct step;
+
+enum { STEP_LOGIT_ROWS = 128 }; /* rows whose logits exist at once */
+
+/* Bytes of buffers for steps of up to n_rows rows, n_logits of them with logits. */
+size_t step_bytes(const struct model_shape *, int n_rows, int n_logits);
+struct step *step_new(const struct model *, int n_rows, int n_logits, struct err *e);
+void step_free(struct step *);
+
+/* Computes all rows: keys and values of each are in the cache after it, and the logit rows' hidden
+ * states are kept for step_draw.  The first half of a step. */
+bool step_forward(struct step *, const struct kernels_batch *, struct err *e);
+/* Draws from the logits of the last step_forward; draw i names logit row draws[i].logit_row,
+ * ascending.  out[n_draws]. */
+bool step_draw(struct step *, const struct kernels_draws *, struct kernels_drawn *out,
+               struct err *e);
+/* Logits of one logit row of the last step_forward, for tests and vectors: out[n_vocab]. */
+bool step_logits(struct step *, int logit_row, float *out, struct err *e);
+
+#endif
