@@ -65,10 +65,10 @@ static const struct config_setting settings[] = {
         "compute threads; 0: one for each core"),
     INT("engine.context", "context", engine.context, 0, LIMIT_CONTEXT, "0",
         "positions of one sequence at most; 0: what model and memory allow"),
-    INT("engine.max_rows", "max-rows", engine.max_rows, 1, LIMIT_ROWS, "256",
-        "rows computed in one step at most"),
+    INT("engine.max_rows", "max-rows", engine.max_rows, 1, LIMIT_ROWS, "64",
+        "candidates' rows in one step at most"),
     INT("engine.prefill_chunk", NULL, engine.prefill_chunk, 1, LIMIT_ROWS, "128",
-        "prompt rows in one step at most"),
+        "prompt rows in one step at most, beside those of candidates"),
     INT("engine.memory_mb", NULL, engine.memory_mb, 0, 1 << 24, "0",
         "memory of the engine, all buckets together; 0: from what is free"),
     INT("engine.kv_blocks", NULL, engine.kv_blocks, 0, 1 << 24, "0",
@@ -430,9 +430,6 @@ static bool check_together(const struct config *c, struct err *e) {
     if (c->verifier.min_level > c->verifier.max_level)
         return err_set(e, ERR_INPUT, "verifier.min_level is %d, above verifier.max_level, %d",
                        c->verifier.min_level, c->verifier.max_level);
-    if (c->engine.prefill_chunk > c->engine.max_rows)
-        return err_set(e, ERR_INPUT, "engine.prefill_chunk is %d, above engine.max_rows, %d",
-                       c->engine.prefill_chunk, c->engine.max_rows);
     if (!*c->model.path)
         return err_set(e, ERR_INPUT, "model.path is empty; give --model NAME|PATH");
     return true;
