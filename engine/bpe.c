@@ -9,10 +9,11 @@ struct bpe_symbol {
     int32_t prev, next;
 };
 
-/* A pair that may merge.  It is stale when its symbols have changed since; that is seen when it comes up. */
+/* A pair that may merge.  It is stale when its symbols have changed since; that is seen when it
+ * comes up. */
 struct bpe_pair {
     int32_t rank;
-    int32_t left; /* symbol */
+    int32_t left;                    /* symbol */
     const struct vocab_merge *merge; /* borrowed */
 };
 

@@ -1,5 +1,6 @@
-/* Byte pair encoding of one piece: starts from single bytes and always merges the pair of lowest rank, the leftmost among
- * equals (Sennrich et al. 2016, on bytes as in GPT-2).  A heap of candidate pairs over a linked list of symbols makes it O(n log n).
+/* Byte pair encoding of one piece: starts from single bytes and always merges the pair of lowest
+ * rank, the leftmost among equals (Sennrich et al. 2016, on bytes as in GPT-2).  A heap of
+ * candidate pairs over a linked list of symbols makes it O(n log n).
  *
  * Embedded: init / clear.  One thread at a time; the memory is kept from piece to piece. */
 #ifndef ENGINE_BPE_H
@@ -27,8 +28,8 @@ void bpe_init(struct bpe *, const struct vocab *);
 void bpe_clear(struct bpe *);
 /* Appends one token. */
 void bpe_token(struct bpe *, int32_t token);
-/* Appends the tokens of a piece of less than 2^31 bytes.  A byte for which the vocabulary has no token is left out, as the
- * reference does. */
+/* Appends the tokens of a piece of less than 2^31 bytes.  A byte for which the vocabulary has no
+ * token is left out, as the reference does. */
 void bpe_piece(struct bpe *, const char *bytes, size_t len);
 
 #endif

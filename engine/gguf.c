@@ -659,9 +659,12 @@ static void put_string(struct writer *w, const struct gguf_string *s) {
     for (uint64_t i = 0; i < n;) {
         uint32_t c;
         int bytes = utf8_decode(s->data + i, s->len - i, &c);
-        if (bytes > 0 && c >= 0x20 && (c < 0x7F || c >= 0xA0) && c != '"' && c != '\\') {
-            put(w, "%.*s", bytes, s->data + i);
+        if (bytes > 0 && c >= 0x20 && (c < 0x7F || c >= 0xA0)) {
+            put(w, "%s%.*s", c == '"' || c == '\\' ? "\\" : "", bytes, s->data + i);
             i += (uint64_t)bytes;
+        } else if (s->data[i] == '\n') {
+            put(w, "\\n");
+            i++;
         } else {
             put(w, "\\x%02x", (unsigned char)s->data[i]);
             i++;

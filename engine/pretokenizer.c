@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* ---- patterns ----
- * Written from the published tokenizers of the models.  Each list is applied in turn to the pieces that the one before left;
- * what a pattern doesn't match is a piece too. */
+ * Written from the published tokenizers of the models.  Each list is applied in turn to the pieces
+ * that the one before left; what a pattern doesn't match is a piece too. */
 
 /* Unicode's White_Space, to stand inside brackets. */
 #define SPACE                                                                                      \
@@ -18,13 +18,12 @@
 /* White space before a word keeps its last character for that word. */
 #define SPACES "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
 
-#define GPT2                                                                                       \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|" SPACES
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|" SPACES
 
 /* Llama 3's and Qwen2's differ in how many digits make a piece. */
 #define WORDS(digits)                                                                              \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
-    "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|" SPACES
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" SPACE             \
+    "\\p{L}\\p{N}]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|" SPACES
 
 enum { PATTERNS_MAX = 2 };
 
@@ -92,7 +91,8 @@ struct pretokenizer *pretokenizer_new(const char *name, size_t len, const char *
             pretokenizer_free(p);
             return NULL;
         }
-        /* Where the system forbids writable code pages this fails and the interpreter matches the same. */
+        /* Where the system forbids writable code pages this fails and the interpreter matches the
+         * same. */
         (void)pcre2_jit_compile(p->codes[i], PCRE2_JIT_COMPLETE);
         p->n = i + 1;
     }
@@ -114,15 +114,16 @@ bool pretokenizer_adds_bos(const struct pretokenizer *p) { return p->family->add
 
 struct splitter {
     const struct pretokenizer *pre;
-    pcre2_match_context *context;         /* owned */
-    pcre2_match_data *data[PATTERNS_MAX]; /* owned; one a level, since a level's loop outlives the next one's */
+    pcre2_match_context *context; /* owned */
+    pcre2_match_data
+        *data[PATTERNS_MAX]; /* owned; one a level, since a level's loop outlives the next one's */
     void (*piece)(void *arg, const char *text, size_t len);
     void *arg;
     struct err *e;
 };
 
-/* Splits one piece by pattern `level` and what comes out by the next; at most PATTERNS_MAX deep.  A piece is
- * matched alone, so that a look-ahead ends where it ends. */
+/* Splits one piece by pattern `level` and what comes out by the next; at most PATTERNS_MAX deep.  A
+ * piece is matched alone, so that a look-ahead ends where it ends. */
 static bool split(const struct splitter *s, int level, const char *text, size_t len) {
     if (!len) return true;
     if (level == s->pre->n) {
@@ -152,8 +153,8 @@ bool pretokenizer_split(const struct pretokenizer *p, const char *text, size_t l
     struct splitter s = {.pre = p, .piece = piece, .arg = arg, .e = e};
     s.context = pcre2_match_context_create(NULL);
     BUG_ON(!s.context);
-    /* A match gives back at most what it took, so steps linear in the text are enough; the limits turn a pattern's mistake
-     * into an error instead of an endless loop. */
+    /* A match gives back at most what it took, so steps linear in the text are enough; the limits
+     * turn a pattern's mistake into an error instead of an endless loop. */
     uint64_t limit = 10000 + 16 * (uint64_t)len;
     pcre2_set_match_limit(s.context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     pcre2_set_depth_limit(s.context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);

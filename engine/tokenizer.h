@@ -38,13 +38,23 @@ int32_t tokenizer_find(const struct tokenizer *, const char *text, size_t len);
 /* Raw bytes of a token (control tokens: their text); borrowed. */
 const char *tokenizer_bytes(const struct tokenizer *, int32_t token, size_t *len);
 
-/* ENGINE_TOKENIZE_* flags.  Text that isn't UTF-8 is an ERR_INPUT.  *out: free(). */
+/* ENGINE_TOKENIZE_* flags.  Text that isn't UTF-8 is an ERR_INPUT.  *out: free().
+ * ENGINE_TOKENIZE_BOS puts no second one before text that begins with it already (and is read with
+ * ENGINE_TOKENIZE_SPECIAL). */
 bool tokenizer_encode(const struct tokenizer *, const char *text, size_t len, unsigned flags,
                       int32_t **out, size_t *n, struct err *e);
-/* Appends the text of the tokens; control tokens only where `special`. */
+/* Appends the text of the tokens; control tokens only where `special`.  False where `out` is full.
+ */
 bool tokenizer_decode(const struct tokenizer *, const int32_t *tokens, size_t n, bool special,
                       struct buf *out);
-/* See engine_guard(). free() it. */
+
+/* A copy of user text in which no control token can be read, neither inside nor where a template
+ * joins it with other text (also after white space at its ends was trimmed).  Marks of
+ * noncharacters break the text where one could; whatever the text holds, encoding a template's
+ * output with ENGINE_TOKENIZE_SPECIAL | ENGINE_TOKENIZE_GUARDED takes exactly the marks out again,
+ * after control tokens have been cut out, so that the user's part gets the tokens of plain text.
+ * Control tokens of a single character can't be broken and are therefore never read from text.
+ * free() it. */
 char *tokenizer_guard(const struct tokenizer *, const char *text, size_t len, size_t *len_out);
 
 #endif

@@ -12,21 +12,36 @@ enum {
     TOKEN_BYTES_MAX = 1 << 16,
 };
 
-/* Texts by which models call the end of a turn, of a text or of a file.  Many files name only one of theirs in
- * eos_token_id. */
+/* Texts by which models call the end of a turn, of a text or of a file.  Many files name only one
+ * of theirs in eos_token_id. */
 static const char *const end_texts[] = {
-    "<|im_end|>",     "<|endoftext|>", "<|eot_id|>",    "<|eom_id|>",
-    "<|end_of_text|>", "<|end|>",       "<|return|>",    "<|call|>",
-    "<end_of_turn>",  "<EOT>",         "</s>",          "<eos>",
-    "<end_of_utterance>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
-    "<fim_pad>",      "<repo_name>",   "<reponame>",    "<file_sep>",
-    "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<EOT>",
+    "</s>",
+    "<eos>",
+    "<end_of_utterance>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<fim_pad>",
+    "<repo_name>",
+    "<reponame>",
+    "<file_sep>",
+    "<｜end▁of▁sentence｜>",
 };
 enum { N_END_TEXTS = sizeof end_texts / sizeof *end_texts };
 
 /* ---- the alphabet ----
- * Byte-level vocabularies write each byte as a printable character: those that print stand for themselves, the others
- * take the characters from U+0100 on, in order. */
+ * Byte-level vocabularies write each byte as a printable character: those that print stand for
+ * themselves, the others take the characters from U+0100 on, in order. */
 
 enum { ALPHABET_END = 256 + 68 };
 
@@ -44,8 +59,8 @@ static void fill_alphabet(int16_t byte_of[ALPHABET_END]) {
 }
 
 /* The bytes that `text` stands for into out (room for len); false where it holds anything else. */
-static bool decode_text(const int16_t byte_of[ALPHABET_END], const char *text, size_t len, char *out,
-                        size_t *n_out) {
+static bool decode_text(const int16_t byte_of[ALPHABET_END], const char *text, size_t len,
+                        char *out, size_t *n_out) {
     size_t n = 0;
     for (size_t i = 0; i < len;) {
         uint32_t c;
@@ -178,7 +193,8 @@ static bool is_end_text(const struct vocab *v, int32_t token) {
     return false;
 }
 
-/* What ends generation counts as a control token whatever the file says of it: nobody's text may hold one. */
+/* What ends generation counts as a control token whatever the file says of it: nobody's text may
+ * hold one. */
 static bool load_ends(struct vocab *v, const struct gguf *g, struct err *e) {
     int32_t ids[3];
     if (!read_id(v, g, "tokenizer.ggml.bos_token_id", &v->bos, e) ||

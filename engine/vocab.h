@@ -1,5 +1,6 @@
-/* A model's tokens and merges, loaded from a GGUF file and checked: bytes of each token, its kind, which ones end
- * generation, and the two look-ups that encoding needs (bytes to token, pair of tokens to merge).
+/* A model's tokens and merges, loaded from a GGUF file and checked: bytes of each token, its kind,
+ * which ones end generation, and the two look-ups that encoding needs (bytes to token, pair of
+ * tokens to merge).
  *
  * Control tokens are in neither look-up, so no text can be merged into one.
  *
@@ -23,7 +24,7 @@ enum vocab_kind {
 
 struct vocab_merge {
     int32_t left, right;
-    int32_t rank; /* lower ones are merged first */
+    int32_t rank;  /* lower ones are merged first */
     int32_t token; /* what the two become */
 };
 
