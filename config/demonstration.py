@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""One verified completion, shown: config/demonstration.py [http://127.0.0.1:8000]
+
+Asks the server for a function with tests, prints the code that won and what it took.
+Ends with 0 if the answer was verified, 1 if not, 2 if the server could not be asked."""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+
+TASK = """Write a Python function `compress(s)` that run-length encodes a string: each run of \
+equal characters becomes the character followed by the length of the run, and runs of length 1 stay \
+as the single character. compress("aaabccd") is "a3bc2d"."""
+
+TESTS = """
+def check(candidate):
+    assert candidate("aaabccd") == "a3bc2d"
+    assert candidate("") == ""
+    assert candidate("x") == "x"
+    assert candidate("abc") == "abc"
+    assert candidate("zzzzzzzzzzzz") == "z12"
+    assert candidate("aabbaa") == "a2b2a2"
+"""
+
+
+def ask(url, body=None):
+    request = urllib.request.Request(url, json.dumps(body).encode() if body else None,
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=900) as answer:
+        return json.load(answer)
+
+
+def demonstrate(base):
+    model = ask(base + "/v1/models")["data"][0]["id"]
+    print(f"\n{TASK}\n\nThe tests:\n{TESTS}")
+    answer = ask(base + "/v1/chat/completions", {
+        "model": model,
+        "messages": [{"role": "user", "content": TASK}],
+        "max_tokens": 512,
+        "temperature": 0.8,
+        "seed": 1,
+        "firstpass": {"tests": TESTS, "format": "humaneval", "entry_point": "compress",
+                      "max_candidates": 64, "candidates": "full"},
+    })
+    result = answer["firstpass"]
+    winner = next((c for c in result.get("candidates", []) if c["index"] == result.get("winner")), {})
+    code = winner.get("code") or answer["choices"][0]["message"]["content"]
+    print(f"{'The code that won' if result['verified'] else 'The best try (none passed)'}, from {model}:\n")
+    print("\n".join("    " + line for line in code.strip().splitlines()), "\n")
+    return result
+
+
+def main():
+    base = (sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000").rstrip("/")
+    try:
+        result = demonstrate(base)
+    except urllib.error.HTTPError as e:
+        print(f"the server answered {e.code}: {e.read().decode(errors='replace')}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as e:
+        print(f"{base} could not be asked: {e}", file=sys.stderr)
+        return 2
+    print(json.dumps(result, indent=1))
+    return 0 if result["verified"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
