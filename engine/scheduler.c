@@ -8,16 +8,21 @@ static int max_int(int a, int b) { return a > b ? a : b; }
 
 /* ---- admission ---- */
 
-/* Blocks that prompts still on their way will take: starting candidates of other jobs must not eat
- * them, or a long prompt would wait for ever behind a race of 10,000. */
+/* Blocks that the oldest prompt still on its way will take: starting candidates of other jobs must
+ * not eat them, or a long prompt would wait for ever behind a race of 10,000. */
 static int blocks_promised(const struct scheduler_job *jobs, int n_jobs, int block) {
-    int sum = 0;
     for (int j = 0; j < n_jobs; j++) {
         if (!jobs[j].prompt_left) continue;
         int all = ceil_div(jobs[j].prompt_cached + jobs[j].prompt_left, block);
-        sum += max_int(0, all - jobs[j].prompt_blocks);
+        return max_int(0, all - jobs[j].prompt_blocks);
     }
-    return sum;
+    return 0;
+}
+
+/* Blocks that a parked branch takes when it comes back and has all its positions computed again. */
+static int blocks_to_return(const struct scheduler_branch *b, const struct scheduler_job *job,
+                            int block) {
+    return ceil_div(b->length, block) - job->prompt_cached / block;
 }
 
 /* The oldest parked branch not yet decided, or -1. */
@@ -57,12 +62,12 @@ void scheduler_admit(struct scheduler_job *jobs, int n_jobs, struct scheduler_br
         branches[b].unpark = false;
         live += !branches[b].parked;
     }
-    int free = budget->free_blocks - blocks_promised(jobs, n_jobs, budget->block);
+    int free = budget->free_blocks;
 
     for (int b; (b = oldest_parked(branches, n_branches)) >= 0;) {
         const struct scheduler_job *job = &jobs[branches[b].job];
         if (job->prompt_left) return; /* its prompt is computed again first; nothing overtakes it */
-        int need = ceil_div(branches[b].length, budget->block) - job->prompt_cached / budget->block;
+        int need = blocks_to_return(&branches[b], job, budget->block);
         /* Each live branch may want one more block soon. */
         if (free - need < live && !(live == 0 && free >= need)) return;
         branches[b].unpark = true;
@@ -70,9 +75,13 @@ void scheduler_admit(struct scheduler_job *jobs, int n_jobs, struct scheduler_br
         live++;
     }
 
+    /* With nothing live, one candidate starts whatever is promised: something must move. */
+    bool idle = live == 0 && free >= 1;
+    free -= blocks_promised(jobs, n_jobs, budget->block);
     int fair = max_int(1, active ? budget->max_rows / active : budget->max_rows);
     for (;;) {
-        if (free - 1 < live && !(live == 0 && free >= 1)) return;
+        if (free - 1 < live && !idle) return;
+        idle = false;
         int j = next_to_start(jobs, n_jobs, in_flight, fair, budget);
         if (j < 0) return;
         jobs[j].start++;
@@ -126,12 +135,22 @@ static bool has_live_branch(const struct scheduler_branch *branches, int n_branc
     return false;
 }
 
-/* Gives back the prompt of the youngest job that has one and no live branch; the oldest job and
- * `keep` are spared. */
+/* The job whose progress everything else may be given up for: that of the oldest branch, or the
+ * oldest job. */
+static int first_in_line(const struct scheduler_branch *branches, int n_branches) {
+    int oldest = -1;
+    for (int b = 0; b < n_branches; b++)
+        if (oldest < 0 || branches[b].age < branches[oldest].age) oldest = b;
+    return oldest < 0 ? 0 : branches[oldest].job;
+}
+
+/* Gives back the prompt of the youngest job that has one and no live branch, sparing the first in
+ * line and `keep`.  Returns the blocks won, or -1 where there is none. */
 static int drop_youngest_prompt(struct scheduler_job *jobs, int n_jobs,
                                 const struct scheduler_branch *branches, int n_branches, int keep) {
-    for (int j = n_jobs - 1; j > 0; j--) {
-        if (j == keep || !jobs[j].prompt_blocks || jobs[j].drop_prompt) continue;
+    int first = first_in_line(branches, n_branches);
+    for (int j = n_jobs - 1; j >= 0; j--) {
+        if (j == keep || j == first || !jobs[j].prompt_blocks || jobs[j].drop_prompt) continue;
         if (has_live_branch(branches, n_branches, j)) continue;
         jobs[j].drop_prompt = true;
         return jobs[j].prompt_blocks;
@@ -173,9 +192,13 @@ static void plan_branches(struct scheduler_job *jobs, int n_jobs, struct schedul
     }
 }
 
+/* What prompts leave free: each live branch's next block, and all that the oldest parked branch
+ * waits for, or a prompt given back for its sake would take the blocks again. */
 static void plan_prompts(struct scheduler_job *jobs, int n_jobs, int n_live,
+                         const struct scheduler_branch *branches, int n_branches,
                          const struct scheduler_budget *budget, struct room *room) {
     int prefilling = 0;
+    int parked = oldest_parked(branches, n_branches);
     for (int j = 0; j < n_jobs; j++)
         prefilling += jobs[j].prompt_left > 0 && !jobs[j].drop_prompt;
     for (int j = 0; j < n_jobs && room->chunk > 0; j++) {
@@ -185,8 +208,11 @@ static void plan_prompts(struct scheduler_job *jobs, int n_jobs, int n_live,
         int rows = min_int(min_int(job->prompt_left, share), room->chunk);
         int need =
             max_int(0, ceil_div(job->prompt_cached + rows, budget->block) - job->prompt_blocks);
-        /* A prompt leaves each live branch its next block, unless nothing else runs. */
-        if (need > room->free || (room->planned && room->free - need < n_live)) continue;
+        int leave = room->planned ? n_live : 0;
+        if (parked >= 0 && branches[parked].job != j)
+            leave +=
+                blocks_to_return(&branches[parked], &jobs[branches[parked].job], budget->block);
+        if (need && room->free - need < leave) continue;
         job->rows = rows;
         room->free -= need;
         room->chunk -= rows;
@@ -210,7 +236,7 @@ void scheduler_rows(struct scheduler_job *jobs, int n_jobs, struct scheduler_bra
         n_live += !branches[b].parked;
     }
     plan_branches(jobs, n_jobs, branches, n_branches, budget, &room);
-    plan_prompts(jobs, n_jobs, n_live, budget, &room);
+    plan_prompts(jobs, n_jobs, n_live, branches, n_branches, budget, &room);
     /* Nothing can move: younger prompts that only sit on blocks make way. */
     if (wanted && !room.planned) drop_youngest_prompt(jobs, n_jobs, branches, n_branches, -1);
 }
