@@ -1,20 +1,23 @@
 /* When a candidate's text ends: stop strings, and the end of code at the closing fence; and how
  * much of the text may be shown already.  One `struct stop` for each candidate, fed with the bytes
- * of each token in order.
+ * of each token in order; how the bytes are cut into tokens makes no difference.
  *
- * Held back from showing: an incomplete UTF-8 sequence, and a tail that may yet become a stop
- * string. Bytes that can never be UTF-8 are replaced by U+FFFD in what is shown and in the final
- * text.
+ * Bytes that can never be UTF-8 become U+FFFD, one for each maximal part of a sequence as Unicode
+ * advises (so the text is what Python's errors="replace" gives).  Stop strings are looked for in
+ * that text; the one that is complete first counts, and of those complete at once the longest.
  *
- * End of code: the output opened a fenced block (CommonMark: up to three spaces, at least three `
- * or ~; an info string that is empty or names python/py/python3/py3/pycon is none of "text",
- * "bash", …: see stop.c) and a line closes it with the same character, at least as many.  The
- * candidate ends right after the closing fence; the fence stays in the text.  A block in another
- * language is passed over. The fence is only known to be closed at the newline after it or at any
- * byte that can't continue it, so that "```" followed by
- * "`" isn't taken for one; the end of generation also closes.
+ * End of code: the output opened a fenced block as CommonMark has it (up to three spaces, at least
+ * three ` or ~, an info string) whose language is none or python, py, python3 or py3, whatever the
+ * case; lines that aren't blank followed; and a line closes it: up to three spaces, the same
+ * character at least as often, nothing but white space behind.  This is known at the newline, or at
+ * the end of generation.  The text then ends right after the closing fence.  Blocks in another
+ * language and empty ones are passed over.
  *
- * ENGINE thread; embedded; init / clear. */
+ * Held back from showing: an incomplete UTF-8 sequence, a tail that may yet become a stop string,
+ * and white space behind what may be the closing fence.
+ *
+ * ENGINE thread; embedded; init / clear.  All memory is in `text`, so that a copy of the struct
+ * with a copy of the text is a copy. */
 #ifndef ENGINE_STOP_H
 #define ENGINE_STOP_H
 
@@ -40,13 +43,14 @@ struct stop {
     enum stop_why why;
     int which; /* index of the stop string */
     /* the rest is stop.c's own */
-    size_t scanned;
+    size_t scanned; /* bytes of text that have been looked at, whole characters */
+    bool finished;
     struct {
         char fence; /* '`', '~' or 0: not inside a block */
-        int fence_len;
+        size_t fence_len;
         bool python;
-        bool seen_python;
-        size_t line; /* where the current line starts */
+        bool has_code; /* a line that isn't blank */
+        size_t line;   /* where the current line starts */
     } code;
 };
 
@@ -54,7 +58,7 @@ void stop_init(struct stop *, const struct stop_rules *);
 void stop_clear(struct stop *);
 /* Adds one token's bytes.  True where the text has ended: `text` is then cut at the end. */
 bool stop_feed(struct stop *, const char *bytes, size_t len);
-/* No more tokens: turns an incomplete tail into U+FFFD. */
+/* No more tokens: turns an incomplete tail into U+FFFD, holds nothing back any more. */
 void stop_finish(struct stop *);
 /* The text that may be shown and hasn't been (all of it after the end); borrowed until the next
  * call. */
