@@ -41,28 +41,42 @@ def demonstrate(base):
         "temperature": 0.8,
         "seed": 1,
         "firstpass": {"tests": TESTS, "format": "humaneval", "entry_point": "compress",
-                      "max_candidates": 64, "candidates": "full"},
+                      "max_candidates": 64, "candidates": "verdicts"},
     })
     result = answer["firstpass"]
-    winner = next((c for c in result.get("candidates", []) if c["index"] == result.get("winner")), {})
-    code = winner.get("code") or answer["choices"][0]["message"]["content"]
-    print(f"{'The code that won' if result['verified'] else 'The best try (none passed)'}, from {model}:\n")
-    print("\n".join("    " + line for line in code.strip().splitlines()), "\n")
-    return result
+    show(result, model)
+    return result["verified"]
+
+
+def show(result, model):
+    winner, counts, tokens = result["winner"], result["counts"], result["tokens"]
+    title = "The code that won" if result["verified"] else "No candidate passed; the best of them"
+    print(f"{title} (candidate {winner['candidate']} of {model}):\n")
+    print("\n".join("    " + line for line in winner["code"].strip().splitlines()))
+    for candidate in result["candidates"]:
+        if candidate["verdict"] not in (None, "passed"):
+            print(f"\n  candidate {candidate['candidate']}: {candidate['verdict']}, {candidate['error']}", end="")
+    print(f"""
+
+  verified    {"yes" if result["verified"] else "no"}, sandbox level {result["sandbox"]["level"]}
+  candidates  {counts["started"]} started, {counts["verified"]} verified, {counts["passed"]} passed, \
+{counts["cancelled"]} cancelled ({counts["duplicates"]} duplicates; at most {counts["max_candidates"]})
+  tokens      {tokens["prompt"]} of the prompt, {tokens["winner"]} of the winner, {tokens["losers"]} of the others
+  seconds     {result["timings"]["total_s"]:.1f}
+""", flush=True)
 
 
 def main():
     base = (sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000").rstrip("/")
     try:
-        result = demonstrate(base)
+        verified = demonstrate(base)
     except urllib.error.HTTPError as e:
         print(f"the server answered {e.code}: {e.read().decode(errors='replace')}", file=sys.stderr)
         return 2
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, KeyError, TypeError) as e:
         print(f"{base} could not be asked: {e}", file=sys.stderr)
         return 2
-    print(json.dumps(result, indent=1))
-    return 0 if result["verified"] else 1
+    return 0 if verified else 1
 
 
 if __name__ == "__main__":
