@@ -1,0 +1,83 @@
+/* A request of the API, out of the client's JSON: every field checked, all memory in one arena.
+ *
+ * Parsing is pure: it needs the model's facts and the operator's limits, not a server.  What each
+ * field means and which are accepted, ignored and refused is OpenAI's, plus the sampling fields
+ * that vLLM made common and the object `firstpass` (DESIGN section 4).
+ *
+ * Defaults that are ours.  With tests: max_candidates is `n` where that is above 1, else 32;
+ * max_tokens is server.default_max_tokens on both routes; candidate 0 is greedy; and at temperature
+ * 0 one candidate is all there is to try. `score` (all tests are run after a failure) is on where
+ * the answer may be the best of those that failed. `format` is "humaneval" where the tests define
+ * check(), else "asserts".
+ *
+ * Any thread; owned by its holder: parse / clear. */
+#ifndef SERVER_API_REQUEST_H
+#define SERVER_API_REQUEST_H
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "server/race.h"
+#include "verifier/verifier.h"
+
+#include <jansson.h>
+
+enum api_request_kind { API_REQUEST_COMPLETIONS, API_REQUEST_CHAT };
+
+/* What parsing must know of the server; borrowed during the call. */
+struct api_request_context {
+    const struct config *config;
+    const struct engine_model *model;
+    /* engine_guard(): chat text is guarded before it meets the template. */
+    char *(*guard)(void *self, const char *text, size_t len, size_t *len_out);
+    void *self;
+};
+
+struct api_request_prompt {
+    const char *text; /* NULL: tokens were given */
+    size_t len;
+    const int32_t *tokens;
+    size_t n_tokens;
+};
+
+/* Pointers: the request's arena. */
+struct api_request {
+    struct arena arena; /* owned */
+    enum api_request_kind kind;
+    const char *model; /* as the client wrote it; NULL: it didn't */
+
+    /* completions */
+    const struct api_request_prompt *prompts;
+    int n_prompts;
+    bool echo;
+
+    /* chat: what the template is rendered with, as JSON; text of clients guarded */
+    const char *variables;
+    size_t variables_len;
+
+    bool add_bos; /* the beginning-of-sequence token goes before text where the model wants it */
+
+    /* Without prompt.  max_tokens 0: as much as fits, at most server.default_max_tokens. */
+    struct engine_job job;
+    bool has_seed;
+    int n_choices;
+
+    bool stream, include_usage, usage_each;
+    bool return_token_ids;
+    bool tokens_as_ids; /* logprobs name tokens "token_id:N" */
+
+    bool has_tests;
+    struct verifier_spec tests;
+    enum race_return returns;
+    enum race_on_fail on_fail;
+    enum race_detail detail;
+    double deadline_s;
+    bool progress;
+};
+
+bool api_request_parse(struct api_request *, enum api_request_kind, const char *body, size_t len,
+                       const struct api_request_context *, struct err *e) MUST_CHECK;
+void api_request_clear(struct api_request *);
+
+#endif

@@ -1,0 +1,265 @@
+#include "server/api_tests.h"
+
+#include "config/limits.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_CANDIDATES = 32, ENTRY_POINT_BYTES = 256 };
+
+/* ---- the code that candidates continue ---- */
+
+static size_t line_end(const char *s, size_t len, size_t at) {
+    const char *newline = memchr(s + at, '\n', len - at);
+    return newline ? (size_t)(newline - s) : len;
+}
+
+/* The length of a fence at the start of the line (up to three spaces before it), or 0; *after: past
+ * it. */
+static size_t fence_at(const char *s, size_t from, size_t to, char *mark, size_t *after) {
+    size_t i = from;
+    while (i < to && i < from + 3 && s[i] == ' ')
+        i++;
+    if (i >= to || (s[i] != '`' && s[i] != '~')) return 0;
+    size_t start = i;
+    *mark = s[i];
+    while (i < to && s[i] == *mark)
+        i++;
+    *after = i;
+    return i - start >= 3 ? i - start : 0;
+}
+
+static bool python_info(const char *s, size_t len) {
+    while (len && isspace((unsigned char)s[len - 1]))
+        len--;
+    while (len && isspace((unsigned char)*s)) {
+        s++;
+        len--;
+    }
+    static const char *const names[] = {"", "python", "py", "python3", "py3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (len == strlen(names[i]) && !strncasecmp(s, names[i], len)) return true;
+    return false;
+}
+
+/* Whether some line of the code reads "def NAME(", "async def NAME(" or "class NAME". */
+static bool defines(const char *s, size_t len, const char *name) {
+    size_t name_len = strlen(name);
+    for (size_t at = 0; at < len;) {
+        size_t end = line_end(s, len, at);
+        size_t i = at;
+        static const char *const words[] = {"async def ", "def ", "class "};
+        for (size_t w = 0; w < 3; w++) {
+            size_t n = strlen(words[w]);
+            if (end - i > n && !memcmp(s + i, words[w], n)) {
+                i += n;
+                if (end - i >= name_len && !memcmp(s + i, name, name_len)) {
+                    char next = i + name_len < end ? s[i + name_len] : '\n';
+                    if (!isalnum((unsigned char)next) && next != '_') return true;
+                }
+                break;
+            }
+        }
+        at = end + 1;
+    }
+    return false;
+}
+
+const char *api_tests_find_code(const char *text, size_t len, const char *name, size_t *out_len) {
+    for (size_t at = 0; at < len;) {
+        size_t end = line_end(text, len, at), after = 0;
+        char mark = 0;
+        size_t fence = fence_at(text, at, end, &mark, &after);
+        size_t code = end + 1;
+        if (!fence) {
+            at = code;
+            continue;
+        }
+        bool python = python_info(text + after, end - after);
+        size_t close = code < len ? code : len, next = len;
+        for (size_t line = close; line < len; line = next + 1) {
+            next = line_end(text, len, line);
+            char other = 0;
+            size_t past = 0, n = fence_at(text, line, next, &other, &past);
+            close = next < len ? next + 1 : len;
+            if (n >= fence && other == mark) {
+                close = line;
+                break;
+            }
+        }
+        if (python && close > code && defines(text + code, close - code, name)) {
+            *out_len = close - code;
+            return text + code;
+        }
+        at = next + 1;
+    }
+    return NULL;
+}
+
+/* ---- the object ---- */
+
+static bool refuse_unknown(struct reader *f) {
+    static const char *const known[] = {
+        "tests",    "format",     "entry_point", "max_candidates", "width",   "return",
+        "on_fail",  "timeout_s",  "memory_mb",   "deadline_s",     "extract", "greedy_first",
+        "progress", "candidates", "score",       "prompt",
+    };
+    const char *key;
+    json_t *value;
+    json_object_foreach(f->object, key, value) {
+        bool found = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            found = found || !strcmp(key, known[i]);
+        if (!found) {
+            char shown[41];
+            snprintf(shown, sizeof shown, "%s", key);
+            return reader_fail(f, shown, "is no field of the firstpass object");
+        }
+    }
+    return true;
+}
+
+static bool has_check_function(const char *tests, size_t len) {
+    return defines(tests, len, "check");
+}
+
+static void read_format(struct reader *f, struct verifier_spec *t) {
+    const char *format = reader_string(f, "format", 64, NULL);
+    struct err why = {0};
+    if (!format)
+        t->format =
+            has_check_function(t->tests, t->tests_len) ? VERIFIER_HUMANEVAL : VERIFIER_ASSERTS;
+    else if (!verifier_format_parse(format, &t->format, &why))
+        reader_fail(f, "format", "%s", why.message);
+    const char *extract = reader_string(f, "extract", 64, NULL);
+    t->extract = VERIFIER_EXTRACT_AUTO;
+    if (extract && !verifier_extract_parse(extract, &t->extract, &why))
+        reader_fail(f, "extract", "%s", why.message);
+    t->entry_point = reader_string(f, "entry_point", ENTRY_POINT_BYTES, NULL);
+}
+
+/* See verifier_spec.prompt: what the client says; else a completion continues its own prompt; else
+ * the code block of the question that defines what the tests call. */
+static void choose_prompt(struct reader *f, const char *user, size_t user_len,
+                          struct api_request *q) {
+    struct verifier_spec *t = &q->tests;
+    t->prompt = reader_string(f, "prompt", LIMIT_CODE_BYTES, &t->prompt_len);
+    if (t->prompt || f->failed) return;
+    if (q->kind == API_REQUEST_COMPLETIONS) {
+        bool continues =
+            t->extract == VERIFIER_EXTRACT_AUTO || t->extract == VERIFIER_EXTRACT_CONTINUATION;
+        if (continues && q->n_prompts == 1 && q->prompts[0].text &&
+            q->prompts[0].len <= LIMIT_CODE_BYTES) {
+            t->prompt = q->prompts[0].text;
+            t->prompt_len = q->prompts[0].len;
+        }
+    } else if (user && t->entry_point) {
+        t->prompt = api_tests_find_code(user, user_len, t->entry_point, &t->prompt_len);
+    }
+}
+
+static void read_width(struct reader *f, struct api_request *q) {
+    json_t *v = reader_get(f, "width");
+    if (!v) return;
+    if (json_is_string(v) && !strcmp(json_string_value(v), "auto")) return;
+    if (!json_is_integer(v)) {
+        reader_fail(f, "width", "must be \"auto\" or a whole number, not %s", reader_type(v));
+        return;
+    }
+    q->job.width = (int)reader_int(f, "width", 1, LIMIT_CANDIDATES, 0);
+}
+
+static void read_candidates(struct reader *f, const struct api_request_context *c, int n,
+                            struct api_request *q) {
+    int most = c->config->server.max_candidates;
+    int preset = n > 1 ? n : DEFAULT_CANDIDATES < most ? DEFAULT_CANDIDATES : most;
+    bool given = reader_get(f, "max_candidates") != NULL;
+    int count = (int)reader_int(f, "max_candidates", 1, most, preset);
+    if (given && n > 1 && n != count)
+        reader_fail(
+            f, "max_candidates",
+            "says %d and n says %d; give only max_candidates (with tests, n is another name "
+            "of it; \"return\": \"all\" gives all candidates back)",
+            count, n);
+    q->job.n_candidates = count;
+    q->n_choices = 1;
+}
+
+static void read_answer(struct reader *f, struct api_request *q) {
+    static const char *const returns[] = {"first", "lowest_index", "best", "all", NULL};
+    static const char *const on_fail[] = {"best", "error", NULL};
+    static const char *const details[] = {"none", "verdicts", "full", NULL};
+    q->returns = (enum race_return)reader_choice(f, "return", returns, RACE_FIRST);
+    q->on_fail = (enum race_on_fail)reader_choice(f, "on_fail", on_fail, RACE_FAIL_BEST);
+    q->detail = (enum race_detail)reader_choice(f, "candidates", details, RACE_CANDIDATES_NONE);
+    q->progress = reader_bool(f, "progress", false);
+    q->deadline_s = reader_number(f, "deadline_s", 0.001, LIMIT_REQUEST_SECONDS, q->deadline_s);
+}
+
+static void read_tests(struct reader *f, const struct api_request_context *c, const char *user,
+                       size_t user_len, int n, struct api_request *q) {
+    struct verifier_spec *t = &q->tests;
+    t->tests = reader_string(f, "tests", LIMIT_TESTS_BYTES, &t->tests_len);
+    if (f->failed) return;
+    if (!t->tests_len) {
+        reader_fail(f, "tests", "must not be empty");
+        return;
+    }
+    if (q->n_prompts > 1) {
+        reader_fail(f, "tests", "are for one prompt; the request has %d", q->n_prompts);
+        return;
+    }
+    if (q->echo) {
+        reader_fail(f, "tests", "can't be combined with echo");
+        return;
+    }
+    q->has_tests = true;
+    read_format(f, t);
+    choose_prompt(f, user, user_len, q);
+    t->timeout_s =
+        reader_number(f, "timeout_s", 0.01, LIMIT_VERIFY_SECONDS, c->config->verifier.timeout_s);
+    t->memory_mb =
+        (int)reader_int(f, "memory_mb", 16, LIMIT_VERIFY_MEMORY_MB, c->config->verifier.memory_mb);
+    read_candidates(f, c, n, q);
+    read_width(f, q);
+    q->job.sampling.greedy_first = reader_bool(f, "greedy_first", true);
+    t->score = reader_bool(f, "score", q->on_fail == RACE_FAIL_BEST || q->returns == RACE_BEST);
+    q->job.stop_at_code_end = true;
+    /* All would be equal. */
+    if (q->job.sampling.temperature == 0) q->job.n_candidates = 1;
+}
+
+/* They would do nothing, and who sends them expects otherwise. */
+static void refuse_without_tests(struct reader *f) {
+    static const char *const names[] = {"format",  "entry_point", "max_candidates", "return",
+                                        "on_fail", "timeout_s",   "memory_mb",      "extract",
+                                        "score",   "prompt",      "candidates",     "progress"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (reader_get(f, names[i]))
+            reader_fail(f, names[i], "needs firstpass.tests, which are missing");
+}
+
+bool api_tests_read(struct reader *top, const struct api_request_context *c, const char *user,
+                    size_t user_len, int n, struct api_request *q) {
+    json_t *v = reader_get(top, "firstpass");
+    if (!v) return !top->failed;
+    if (!json_is_object(v))
+        return reader_fail(top, "firstpass", "must be an object, not %s", reader_type(v));
+    struct reader f = {.object = v, .where = "firstpass.", .arena = top->arena, .e = top->e};
+    if (refuse_unknown(&f)) {
+        read_answer(&f, q);
+        if (reader_get(&f, "tests")) {
+            read_tests(&f, c, user, user_len, n, q);
+        } else {
+            refuse_without_tests(&f);
+            read_width(&f, q);
+            q->job.sampling.greedy_first = reader_bool(&f, "greedy_first", false);
+        }
+    }
+    if (q->has_tests && !f.failed && !reader_get(top, "max_tokens") &&
+        !reader_get(top, "max_completion_tokens"))
+        q->job.max_tokens = 0;
+    top->failed = top->failed || f.failed;
+    return !top->failed;
+}

@@ -1,0 +1,18 @@
+/* The object `firstpass` of a request: tests and how to race for them.  Pure. */
+#ifndef SERVER_API_TESTS_H
+#define SERVER_API_TESTS_H
+
+#include "server/api_request.h"
+#include "server/reader.h"
+
+/* Reads the object into `request`.  `user` is the text in which a chat's code block is looked for
+ * when the tests need the code that candidates continue; NULL where there is none.  `n` is the
+ * request's own n, or 0 where it gave none. */
+bool api_tests_read(struct reader *top, const struct api_request_context *, const char *user,
+                    size_t user_len, int n, struct api_request *);
+
+/* The first fenced Python block of `text` that defines `name` as a function or class; NULL: none.
+ * *out_len set; borrowed from `text`. */
+const char *api_tests_find_code(const char *text, size_t len, const char *name, size_t *out_len);
+
+#endif

@@ -1,0 +1,544 @@
+#include "server/call.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/api_response.h"
+#include "server/route.h"
+#include "server/stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+enum {
+    RESPONSE_BYTES = 512 * 1024 * 1024,
+    HEAD_AFTER_S = 5, /* a stream's head is sent after this at the latest */
+    PING_AFTER_S = 10,
+};
+
+#define PROGRESS_EVERY_S 0.1
+
+/* One prompt of the request and its race. */
+struct part {
+    struct call *call; /* borrowed */
+    int index;
+    int32_t *tokens; /* owned; from malloc */
+    size_t n_tokens;
+    char *echo; /* owned; the prompt as text, where the answer repeats it */
+    size_t echo_len;
+    struct race *race;    /* borrowed; NULL before and after */
+    struct buf choices;   /* JSON values */
+    struct buf firstpass; /* one JSON value */
+};
+
+struct call {
+    struct api *api;
+    struct list link;
+    struct http_request *http; /* borrowed; NULL once answered or gone */
+    struct api_request request;
+    struct api_response_head head;
+
+    uint64_t render; /* verifier_render()'s id while it runs, else 0 */
+    char *rendered;  /* owned; chat: the prompt's text */
+    size_t rendered_len;
+    uv_work_t work;
+    bool working;
+    struct err error; /* of the tokenizer */
+
+    struct part *parts; /* owned */
+    int n_parts, n_left;
+    bool admitted, racing, verified;
+    struct api_response_totals totals;
+    struct stream stream;
+    bool has_stream;
+    double started_at, progress_at;
+};
+
+struct call *call_of(struct list *link) {
+    return LIST_ITEM(link, struct call, link);
+}
+
+int64_t call_waiting(const struct call *c) {
+    if (!c->racing) return (int64_t)c->n_parts * c->request.job.n_candidates;
+    int64_t n = 0;
+    for (int i = 0; i < c->n_parts; i++) {
+        if (!c->parts[i].race) continue;
+        struct race_counts counts;
+        race_counts(c->parts[i].race, &counts);
+        n += counts.max_candidates - counts.started;
+    }
+    return n;
+}
+
+/* ---- life ---- */
+
+static struct call *call_new(struct api *api, struct http_request *http) {
+    struct call *c = err_alloc(1, sizeof *c);
+    c->api = api;
+    c->http = http;
+    c->started_at = clock_seconds();
+    list_append(&api->calls, &c->link);
+    return c;
+}
+
+static void call_free(struct call *c) {
+    list_remove(&c->link);
+    if (c->admitted) c->api->n_races -= c->n_parts;
+    for (int i = 0; i < c->n_parts; i++) {
+        free(c->parts[i].tokens);
+        free(c->parts[i].echo);
+        buf_clear(&c->parts[i].choices);
+        buf_clear(&c->parts[i].firstpass);
+    }
+    free(c->parts);
+    free(c->rendered);
+    if (c->has_stream) stream_clear(&c->stream);
+    api_request_clear(&c->request);
+    free(c);
+}
+
+/* Stops what is under way.  What the pool's thread reads stays until it is done. */
+static void drop(struct call *c) {
+    c->http = NULL;
+    if (c->render) verifier_render_cancel(runtime_verifier(c->api->runtime), c->render);
+    c->render = 0;
+    for (int i = 0; i < c->n_parts; i++) {
+        struct race *race = c->parts[i].race;
+        c->parts[i].race = NULL;
+        if (race) race_abandon(race);
+    }
+    if (!c->working) call_free(c);
+}
+
+static void on_gone(void *arg) {
+    struct call *c = arg;
+    log_line(LOG_INFO, "%s client left after %.3f s", c->head.id, clock_seconds() - c->started_at);
+    drop(c);
+}
+
+/* ---- errors ---- */
+
+/* `firstpass`: what the race knew, or NULL. */
+static void fail(struct call *c, const struct err *e, const char *firstpass) {
+    log_line(e->kind == ERR_SYSTEM ? LOG_ERROR : LOG_INFO, "%s %d %s", c->head.id,
+             route_status(e->kind), e->message);
+    if (c->http) {
+        if (c->has_stream && stream_is_open(&c->stream))
+            stream_error(&c->stream, e, firstpass);
+        else
+            route_reply_error(c->http, e, firstpass);
+    }
+    drop(c);
+}
+
+void call_fail(struct call *c, const struct err *e) { fail(c, e, NULL); }
+
+/* ---- streaming ---- */
+
+static int choices_each(const struct call *c) {
+    const struct api_request *q = &c->request;
+    return q->has_tests && q->returns == RACE_ALL ? q->job.n_candidates : q->n_choices;
+}
+
+static void open_stream(struct call *c) {
+    if (stream_is_open(&c->stream)) return;
+    stream_open(&c->stream, c->http);
+    if (!c->request.echo) return;
+    for (int p = 0; p < c->n_parts; p++)
+        for (int i = 0; i < c->request.n_choices; i++)
+            stream_echo(&c->stream, p * c->request.n_choices + i, c->parts[p].echo,
+                        c->parts[p].echo_len);
+}
+
+static void on_text(void *arg, int index, const char *text, size_t len,
+                    const struct engine_event *event) {
+    struct part *part = arg;
+    struct call *c = part->call;
+    open_stream(c);
+    stream_text(&c->stream, part->index * c->request.n_choices + index, text, len, event);
+}
+
+static void on_end(void *arg, const struct race_candidate *candidate) {
+    struct part *part = arg;
+    struct call *c = part->call;
+    open_stream(c);
+    stream_choice_end(&c->stream, part->index * c->request.n_choices + candidate->index, candidate,
+                      NULL);
+}
+
+static void on_progress(void *arg, const struct race_counts *counts) {
+    struct call *c = ((struct part *)arg)->call;
+    double now = clock_seconds();
+    if (now - c->progress_at < PROGRESS_EVERY_S) return; /* the answer has the last counts */
+    c->progress_at = now;
+    open_stream(c);
+    stream_progress(&c->stream, counts);
+}
+
+void call_tick(struct call *c, double now) {
+    if (!c->http || !c->has_stream || !c->n_left) return;
+    if (!stream_is_open(&c->stream)) {
+        if (now - c->started_at >= HEAD_AFTER_S) open_stream(c);
+    } else if (now - c->stream.spoke_at >= PING_AFTER_S) {
+        stream_ping(&c->stream);
+    }
+}
+
+/* ---- the answer ---- */
+
+/* `"firstpass":{…}`; with several prompts one object for each. */
+static void write_firstpass(const struct call *c, struct buf *out) {
+    struct writer w;
+    writer_init(&w, out);
+    writer_key(&w, "firstpass");
+    if (c->n_parts == 1) {
+        writer_raw(&w, buf_text(&c->parts[0].firstpass), c->parts[0].firstpass.len);
+        return;
+    }
+    writer_object(&w);
+    writer_key(&w, "verified");
+    writer_bool(&w, false);
+    writer_key(&w, "prompts");
+    writer_array(&w);
+    for (int i = 0; i < c->n_parts; i++)
+        writer_raw(&w, buf_text(&c->parts[i].firstpass), c->parts[i].firstpass.len);
+    writer_array_end(&w);
+    writer_object_end(&w);
+}
+
+static void write_answer(const struct call *c, struct buf *out) {
+    struct writer w;
+    writer_init(&w, out);
+    writer_object(&w);
+    api_response_write_head(&w, &c->head, false);
+    writer_key(&w, "choices");
+    writer_array(&w);
+    for (int i = 0; i < c->n_parts; i++)
+        writer_raw(&w, buf_text(&c->parts[i].choices), c->parts[i].choices.len);
+    writer_array_end(&w);
+    writer_key(&w, "usage");
+    api_response_write_usage(&w, &c->totals);
+    if (c->request.return_token_ids && c->n_parts == 1) {
+        writer_key(&w, "prompt_token_ids");
+        writer_array(&w);
+        for (size_t i = 0; i < c->parts[0].n_tokens; i++)
+            writer_int(&w, c->parts[0].tokens[i]);
+        writer_array_end(&w);
+    }
+    struct buf firstpass;
+    buf_init(&firstpass, RESPONSE_BYTES);
+    write_firstpass(c, &firstpass);
+    writer_raw(&w, buf_text(&firstpass), firstpass.len);
+    buf_clear(&firstpass);
+    writer_object_end(&w);
+}
+
+static void finish(struct call *c) {
+    struct api *api = c->api;
+    double seconds = clock_seconds() - c->started_at;
+    log_line(LOG_INFO, "%s 200 %s in %.3f s, %lld prompt and %lld completion tokens", c->head.id,
+             !c->request.has_tests ? "answered"
+             : c->verified         ? "verified"
+                                   : "not verified",
+             seconds, (long long)c->totals.prompt_tokens, (long long)c->totals.completion_tokens);
+    metrics_observe(&api->metrics.request_seconds, seconds);
+    if (c->has_stream) {
+        struct buf firstpass;
+        buf_init(&firstpass, RESPONSE_BYTES);
+        write_firstpass(c, &firstpass);
+        open_stream(c);
+        stream_end(&c->stream, &c->totals, c->request.has_tests ? NULL : buf_text(&firstpass));
+        buf_clear(&firstpass);
+    } else {
+        if (c->request.has_tests)
+            http_add_header(c->http, "x-firstpass-verified", c->verified ? "true" : "false");
+        struct buf body;
+        buf_init(&body, RESPONSE_BYTES);
+        write_answer(c, &body);
+        route_reply_json(c->http, 200, &body);
+    }
+    call_free(c);
+}
+
+static void stream_winner(struct part *part, const struct race_result *result) {
+    struct call *c = part->call;
+    struct buf firstpass;
+    buf_init(&firstpass, RESPONSE_BYTES);
+    write_firstpass(c, &firstpass);
+    open_stream(c);
+    for (int i = 0; i < result->n_choices; i++)
+        stream_choice_end(&c->stream, i, result->choices[i],
+                          i + 1 == result->n_choices ? buf_text(&firstpass) : NULL);
+    buf_clear(&firstpass);
+}
+
+static void observe(struct call *c, const struct race_result *result) {
+    struct metrics *m = &c->api->metrics;
+    if (!c->request.has_tests || result->counts.first_pass_s < 0) return;
+    metrics_observe(&m->pass_seconds, result->counts.first_pass_s);
+    metrics_observe(&m->pass_candidates, (double)result->counts.verified);
+}
+
+static void on_done(void *arg, const struct race_result *result) {
+    struct part *part = arg;
+    struct call *c = part->call;
+    struct writer w;
+    part->race = NULL;
+    c->n_left--;
+    writer_init(&w, &part->firstpass);
+    api_response_write_firstpass(&w, &c->head, result);
+    observe(c, result);
+    if (result->error.kind != ERR_NONE) {
+        struct buf firstpass;
+        buf_init(&firstpass, RESPONSE_BYTES);
+        bool tell = c->request.has_tests && c->n_parts == 1;
+        if (tell) write_firstpass(c, &firstpass);
+        struct api *api = c->api;
+        fail(c, &result->error, tell ? buf_text(&firstpass) : NULL);
+        buf_clear(&firstpass);
+        api_check_engine(api);
+        return;
+    }
+    api_response_add(&c->totals, &result->counts);
+    c->verified = result->verified;
+    if (c->has_stream && c->request.has_tests) {
+        stream_winner(part, result);
+    } else if (!c->has_stream) {
+        writer_init(&w, &part->choices);
+        for (int i = 0; i < result->n_choices; i++)
+            api_response_write_choice(&w, &c->head, part->index * result->n_choices + i,
+                                      result->choices[i], part->echo, part->echo_len);
+    }
+    if (!c->n_left) finish(c);
+}
+
+/* ---- races ---- */
+
+static bool start_race(struct call *c, struct part *part, struct err *e) {
+    const struct engine_model *model = engine_model(runtime_engine(c->api->runtime));
+    struct api_request *q = &c->request;
+    struct race_request request = {
+        .job = q->job,
+        .tests = q->has_tests ? &q->tests : NULL,
+        .n_choices = q->n_choices,
+        .returns = q->returns,
+        .on_fail = q->on_fail,
+        .detail = q->detail,
+        .deadline_s = q->deadline_s,
+    };
+    int room = part->n_tokens < (size_t)model->context ? model->context - (int)part->n_tokens : 0;
+    if (!room) {
+        err_param(e, q->kind == API_REQUEST_CHAT ? "messages" : "prompt",
+                  "the prompt has %zu tokens; the model's context holds %d, prompt and answer "
+                  "together",
+                  part->n_tokens, model->context);
+        return err_code(e, "context_length_exceeded");
+    }
+    request.job.prompt = part->tokens;
+    request.job.n_prompt = (int)part->n_tokens;
+    if (!request.job.max_tokens) {
+        int preset = c->api->config->server.default_max_tokens;
+        request.job.max_tokens = preset < room ? preset : room;
+        if (request.job.min_tokens > request.job.max_tokens)
+            request.job.min_tokens = request.job.max_tokens;
+    }
+    bool streams = c->has_stream && !q->has_tests;
+    const struct race_callbacks callbacks = {
+        .on_done = on_done,
+        .on_text = streams ? on_text : NULL,
+        .on_end = streams ? on_end : NULL,
+        .on_progress = c->has_stream && q->progress ? on_progress : NULL,
+    };
+    return race_start(runtime_races(c->api->runtime), &request, &callbacks, part, &part->race, e);
+}
+
+static void start_races(struct call *c) {
+    struct err e = {0};
+    struct api_request *q = &c->request;
+    if (!q->has_seed) {
+        uint64_t seed = 0;
+        ssize_t got = getrandom(&seed, sizeof seed, 0);
+        BUG_ON(got != (ssize_t)sizeof seed);
+        q->job.seed = seed >> 11; /* so that every JSON parser can read it back */
+    }
+    q->tests.seed = q->job.seed;
+    c->n_left = c->n_parts;
+    c->racing = true;
+    if (q->stream) {
+        stream_init(&c->stream, &c->head, choices_each(c) * c->n_parts);
+        c->has_stream = true;
+    }
+    for (int i = 0; i < c->n_parts; i++) {
+        if (!start_race(c, &c->parts[i], &e)) {
+            fail(c, &e, NULL);
+            return;
+        }
+    }
+}
+
+/* ---- tokens; a thread of libuv's pool ---- */
+
+static bool tokenize_text(struct call *c, struct part *part, const char *text, size_t len,
+                          unsigned flags, const char *param) {
+    const struct engine *engine = runtime_engine(c->api->runtime);
+    const struct engine_model *model = engine_model(engine);
+    if (!engine_tokenize(engine, text, len, flags, &part->tokens, &part->n_tokens, &c->error)) {
+        if (!c->error.param[0]) snprintf(c->error.param, sizeof c->error.param, "%s", param);
+        return false;
+    }
+    if (part->n_tokens) return true;
+    /* A model needs something to start from. */
+    int32_t start = model->bos >= 0 ? model->bos : model->eos;
+    if (start < 0) return err_param(&c->error, param, "%s: must not be empty", param);
+    free(part->tokens);
+    part->tokens = err_alloc(1, sizeof *part->tokens);
+    part->tokens[0] = start;
+    part->n_tokens = 1;
+    return true;
+}
+
+static bool tokenize_chat(struct call *c) {
+    const struct engine_model *model = engine_model(runtime_engine(c->api->runtime));
+    unsigned flags = ENGINE_TOKENIZE_SPECIAL | ENGINE_TOKENIZE_GUARDED;
+    /* Some templates write the beginning-of-sequence token themselves; two of them hurt. */
+    size_t n = strlen(model->bos_text);
+    bool given = n && c->rendered_len >= n && !memcmp(c->rendered, model->bos_text, n);
+    if (c->request.add_bos && !given) flags |= ENGINE_TOKENIZE_BOS;
+    return tokenize_text(c, &c->parts[0], c->rendered, c->rendered_len, flags, "messages");
+}
+
+static bool tokenize_prompt(struct call *c, struct part *part) {
+    const struct api_request_prompt *prompt = &c->request.prompts[part->index];
+    if (prompt->text) {
+        unsigned flags = c->request.add_bos ? ENGINE_TOKENIZE_BOS : 0;
+        if (c->request.echo) {
+            part->echo = err_strndup(prompt->text, prompt->len);
+            part->echo_len = prompt->len;
+        }
+        return tokenize_text(c, part, prompt->text, prompt->len, flags, "prompt");
+    }
+    part->tokens = err_alloc(prompt->n_tokens, sizeof *part->tokens);
+    memcpy(part->tokens, prompt->tokens, prompt->n_tokens * sizeof *part->tokens);
+    part->n_tokens = prompt->n_tokens;
+    return !c->request.echo ||
+           engine_detokenize(runtime_engine(c->api->runtime), part->tokens, part->n_tokens, true,
+                             &part->echo, &part->echo_len, &c->error);
+}
+
+static void tokenize(uv_work_t *work) {
+    struct call *c = work->data;
+    if (c->request.kind == API_REQUEST_CHAT) {
+        tokenize_chat(c);
+        return;
+    }
+    for (int i = 0; i < c->n_parts; i++)
+        if (!tokenize_prompt(c, &c->parts[i])) return;
+}
+
+static void on_tokenized(uv_work_t *work, int status) {
+    struct call *c = work->data;
+    (void)status; /* the work is never cancelled */
+    c->working = false;
+    if (!c->http)
+        call_free(c);
+    else if (c->error.kind != ERR_NONE)
+        fail(c, &c->error, NULL);
+    else
+        start_races(c);
+}
+
+static void start_tokenizing(struct call *c) {
+    c->work.data = c;
+    c->working = true;
+    int status = uv_queue_work(runtime_loop(c->api->runtime), &c->work, tokenize, on_tokenized);
+    BUG_ON(status);
+}
+
+/* ---- from the body to the prompt ---- */
+
+static void on_rendered(void *arg, const char *text, size_t len, const struct err *error) {
+    struct call *c = arg;
+    c->render = 0;
+    if (error) {
+        struct err e = *error;
+        err_prefix(&e, "the chat template refused the messages");
+        fail(c, error->kind == ERR_INPUT ? &e : error, NULL);
+        return;
+    }
+    c->rendered = err_strndup(text, len);
+    c->rendered_len = len;
+    start_tokenizing(c);
+}
+
+static char *guard(void *self, const char *text, size_t len, size_t *len_out) {
+    return engine_guard(self, text, len, len_out);
+}
+
+static const char *token_text(const void *self, int32_t token, size_t *len) {
+    return engine_token_text(self, token, len);
+}
+
+static void fill_head(struct call *c, const struct engine_model *model) {
+    struct api_response_head *h = &c->head;
+    h->request = &c->request;
+    snprintf(h->id, sizeof h->id, "%s-%.48s",
+             c->request.kind == API_REQUEST_CHAT ? "chatcmpl" : "cmpl", http_request_id(c->http));
+    h->model = model->name;
+    h->fingerprint = model->fingerprint;
+    h->created = (int64_t)time(NULL);
+    h->sandbox_level = verifier_report(runtime_verifier(c->api->runtime))->level;
+    h->token_text = token_text;
+    h->self = runtime_engine(c->api->runtime);
+}
+
+static bool parse(struct call *c, enum api_request_kind kind, struct err *e) {
+    struct engine *engine = runtime_engine(c->api->runtime);
+    const struct engine_model *model = engine_model(engine);
+    const struct api_request_context context = {
+        .config = c->api->config, .model = model, .guard = guard, .self = engine};
+    size_t len;
+    const char *body = http_body(c->http, &len);
+    bool ok = api_request_parse(&c->request, kind, body, len, &context, e);
+    http_drop_body(c->http);
+    fill_head(c, model);
+    if (!ok) return false;
+    if (c->request.model && strcmp(c->request.model, model->name)) {
+        err_set(e, ERR_NOT_FOUND, "there is no model \"%.200s\" here; this server has \"%s\"",
+                c->request.model, model->name);
+        snprintf(e->param, sizeof e->param, "model");
+        return err_code(e, "model_not_found");
+    }
+    if (kind == API_REQUEST_CHAT && !runtime_chat(c->api->runtime, e)) return false;
+    int n = kind == API_REQUEST_CHAT ? 1 : c->request.n_prompts;
+    if (!api_admits(c->api, c->http, n, e)) return false;
+    c->n_parts = n;
+    c->parts = err_alloc((size_t)n, sizeof *c->parts);
+    for (int i = 0; i < n; i++) {
+        c->parts[i] = (struct part){.call = c, .index = i};
+        buf_init(&c->parts[i].choices, RESPONSE_BYTES);
+        buf_init(&c->parts[i].firstpass, RESPONSE_BYTES);
+    }
+    c->admitted = true;
+    c->api->n_races += n;
+    return true;
+}
+
+void call_start(struct api *api, struct http_request *http, enum api_request_kind kind) {
+    struct err e = {0};
+    if (!api_accepts(api, http, &e)) {
+        route_reply_error(http, &e, NULL);
+        return;
+    }
+    struct call *c = call_new(api, http);
+    if (!parse(c, kind, &e)) {
+        fail(c, &e, NULL);
+        return;
+    }
+    http_on_gone(http, on_gone, c);
+    if (kind == API_REQUEST_CHAT)
+        c->render = verifier_render(runtime_verifier(api->runtime), c->request.variables,
+                                    c->request.variables_len, on_rendered, c);
+    else
+        start_tokenizing(c);
+}

@@ -1,0 +1,130 @@
+#include "server/route.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- paths ---- */
+
+static const struct {
+    const char *path; /* one that ends in '/' takes more behind it */
+    enum http_method method;
+    enum route route;
+    const char *allow;
+} table[] = {
+    {"/completions", HTTP_POST, ROUTE_COMPLETIONS, "POST, OPTIONS"},
+    {"/chat/completions", HTTP_POST, ROUTE_CHAT, "POST, OPTIONS"},
+    {"/models", HTTP_GET, ROUTE_MODELS, "GET, HEAD, OPTIONS"},
+    {"/models/", HTTP_GET, ROUTE_MODEL, "GET, HEAD, OPTIONS"},
+    {"/health", HTTP_GET, ROUTE_HEALTH, "GET, HEAD, OPTIONS"},
+    {"/ping", HTTP_GET, ROUTE_HEALTH, "GET, HEAD, OPTIONS"},
+    {"/ready", HTTP_GET, ROUTE_READY, "GET, HEAD, OPTIONS"},
+    {"/metrics", HTTP_GET, ROUTE_METRICS, "GET, HEAD, OPTIONS"},
+    {"/version", HTTP_GET, ROUTE_VERSION, "GET, HEAD, OPTIONS"},
+};
+
+static bool match(const char *pattern, const char *path, const char **rest) {
+    size_t n = strlen(pattern);
+    if (pattern[n - 1] == '/') {
+        if (strncmp(pattern, path, n) || !path[n]) return false;
+        *rest = path + n;
+        return true;
+    }
+    /* One slash too many at the end is forgiven. */
+    return !strncmp(pattern, path, n) && (!path[n] || !strcmp(path + n, "/"));
+}
+
+enum route route_find(enum http_method method, const char *path, const char **rest,
+                      const char **allow, struct err *e) {
+    const char *bare = strncmp(path, "/v1/", 4) ? path : path + 3;
+    *rest = "";
+    *allow = NULL;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (!match(table[i].path, bare, rest)) continue;
+        *allow = table[i].allow;
+        if (method == HTTP_OPTIONS) return ROUTE_OPTIONS;
+        if (method == table[i].method) return table[i].route;
+        err_set(e, ERR_METHOD, "%.200s doesn't take this method; it takes %s", path,
+                table[i].allow);
+        err_code(e, "method_not_allowed");
+        return ROUTE_NONE;
+    }
+    err_set(e, ERR_NOT_FOUND,
+            "there is nothing at %.200s; the API is at /v1/chat/completions, /v1/completions and "
+            "/v1/models",
+            path);
+    err_code(e, "not_found");
+    return ROUTE_NONE;
+}
+
+/* ---- errors ---- */
+
+static const struct {
+    int status;
+    const char *type, *code; /* code: where the error has none of its own */
+} kinds[] = {
+    [ERR_NONE] = {200, "", NULL},
+    [ERR_INPUT] = {400, "invalid_request_error", NULL},
+    [ERR_AUTH] = {401, "invalid_request_error", "invalid_api_key"},
+    [ERR_NOT_FOUND] = {404, "invalid_request_error", "not_found"},
+    [ERR_METHOD] = {405, "invalid_request_error", "method_not_allowed"},
+    [ERR_TOO_LARGE] = {413, "invalid_request_error", "request_too_large"},
+    [ERR_MEDIA] = {415, "invalid_request_error", "unsupported_media_type"},
+    [ERR_NONE_PASSED] = {422, "no_candidate_passed", "no_candidate_passed"},
+    [ERR_BUSY] = {429, "rate_limit_error", "rate_limit_exceeded"},
+    [ERR_SYSTEM] = {500, "server_error", "internal_error"},
+    [ERR_UNAVAILABLE] = {503, "service_unavailable", "service_unavailable"},
+    [ERR_DEADLINE] = {504, "timeout", "deadline_exceeded"},
+    [ERR_CANCELLED] = {499, "cancelled", "cancelled"},
+};
+
+int route_status(enum err_kind kind) { return kinds[kind].status; }
+
+void route_write_error(struct writer *w, const struct err *e) {
+    const char *code = e->code ? e->code : kinds[e->kind].code;
+    /* Its name is part of the contract with clients. */
+    if (e->kind == ERR_NONE_PASSED) code = kinds[e->kind].code;
+    writer_object(w);
+    writer_key(w, "message");
+    writer_text(w, e->message);
+    writer_key(w, "type");
+    writer_text(w, kinds[e->kind].type);
+    writer_key(w, "param");
+    writer_text(w, e->param[0] ? e->param : NULL);
+    writer_key(w, "code");
+    writer_text(w, code);
+    writer_object_end(w);
+}
+
+/* ---- answers ---- */
+
+void route_reply_json(struct http_request *r, int status, struct buf *body) {
+    struct err e = {0};
+    if (body->overflowed) {
+        buf_clear(body);
+        err_set(&e, ERR_SYSTEM, "the answer is larger than %zu bytes; ask for less of it",
+                body->max);
+        route_reply_error(r, &e, NULL);
+        return;
+    }
+    size_t len;
+    char *text = buf_take(body, &len);
+    http_reply(r, status, "application/json", text, len);
+}
+
+void route_reply_error(struct http_request *r, const struct err *e, const char *extra) {
+    struct buf body;
+    buf_init(&body, (extra ? strlen(extra) : 0) + 8192);
+    struct writer w;
+    writer_init(&w, &body);
+    writer_object(&w);
+    writer_key(&w, "error");
+    route_write_error(&w, e);
+    if (extra) writer_raw(&w, extra, strlen(extra));
+    writer_object_end(&w);
+    /* A client library repeats what failed with 429 or 5xx; another try would meet the same time
+     * limit. */
+    if (e->kind == ERR_DEADLINE) http_add_header(r, "x-should-retry", "false");
+    size_t len;
+    char *text = buf_take(&body, &len);
+    http_reply(r, kinds[e->kind].status, "application/json", text, len);
+}
