@@ -1,0 +1,361 @@
+/* A scripted engine and verifier for tests of the race: they record what the race asked of them and
+ * say what the test tells them to, under the rules of engine.h and verifier.h. */
+#ifndef TESTS_SERVER_RACE_SCRIPT_H
+#define TESTS_SERVER_RACE_SCRIPT_H
+
+#include "server/race.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct script_candidate {
+    bool started, ended, cancel_asked, submitted, verify_cancelled, judged;
+    enum engine_reason reason;
+    enum verdict_kind verdict;
+    void (*done)(void *arg, int index, const struct verdict *);
+    void *done_arg;
+};
+
+/* One race as engine and verifier see it, and what its callbacks said. */
+struct script {
+    struct script_set *set;
+    struct race *race;
+    uint64_t id;
+    int n;
+    bool with_tests, stream;
+    struct script_candidate *c;
+    int n_started, n_ended, n_events;
+    int width; /* as last set; -1: never */
+    bool cancelled, job_ended;
+    /* tests */
+    void (*ready)(void *, struct verifier_tests *, const struct err *);
+    void *ready_arg;
+    bool opened, was_ready, closed;
+    /* callbacks */
+    int n_done, n_text, n_end, n_progress;
+    bool abandoned;
+    struct err error;
+    bool verified, deadline;
+    int n_choices, choices[16], n_candidates, n_texts_shown;
+    char text[64]; /* of the first choice */
+    struct race_counts counts;
+    void (*in_done)(struct script *); /* NULL, or called from within on_done */
+    void (*in_text)(struct script *);
+};
+
+struct script_set {
+    uv_loop_t *loop; /* borrowed */
+    struct race_set *races;
+    uint64_t next_id;
+    struct script *starting; /* the race whose race_start is on the stack */
+    struct script **all;     /* owned */
+    int n_all;
+    bool engine_refuses, verifier_refuses;
+};
+
+static struct script *script_of(struct script_set *set, uint64_t id) {
+    for (int i = 0; i < set->n_all; i++)
+        if (set->all[i]->id == id) return set->all[i];
+    return NULL;
+}
+
+/* ---- the engine's calls ---- */
+
+static bool script_submit(void *self, const struct engine_job *job, uint64_t *id, struct err *e) {
+    struct script_set *set = self;
+    if (set->engine_refuses) return err_set(e, ERR_BUSY, "full");
+    *id = set->starting->id = ++set->next_id;
+    ck_assert_int_eq(job->n_candidates, set->starting->n);
+    return true;
+}
+
+static void script_cancel(void *self, uint64_t id) {
+    struct script *s = script_of(self, id);
+    if (!s) return; /* its race_start failed */
+    ck_assert(!s->cancelled && !s->job_ended);
+    s->cancelled = true;
+}
+
+static void script_cancel_candidate(void *self, uint64_t id, int index) {
+    struct script *s = script_of(self, id);
+    ck_assert(s && index >= 0 && index < s->n && !s->cancelled);
+    ck_assert(!s->c[index].cancel_asked);
+    s->c[index].cancel_asked = true;
+}
+
+static void script_set_width(void *self, uint64_t id, int width) {
+    struct script *s = script_of(self, id);
+    ck_assert(s && width >= 0 && width != s->width);
+    s->width = width;
+}
+
+/* ---- the verifier's calls: the tests object is the script itself ---- */
+
+static bool script_tests_open(void *self, const struct verifier_spec *spec,
+                              void (*ready)(void *, struct verifier_tests *, const struct err *),
+                              void *arg, struct err *e) {
+    struct script_set *set = self;
+    (void)spec;
+    if (set->verifier_refuses) return err_set(e, ERR_SYSTEM, "no worker");
+    set->starting->opened = true;
+    set->starting->ready = ready;
+    set->starting->ready_arg = arg;
+    return true;
+}
+
+static void script_tests_close(struct verifier_tests *tests) {
+    struct script *s = (struct script *)(void *)tests;
+    ck_assert(s->was_ready && !s->closed);
+    s->closed = true;
+}
+
+static void script_text(int index, char *out, size_t size) {
+    snprintf(out, size, "text of %d", index);
+}
+
+static uint64_t script_verify(struct verifier_tests *tests, int index, const char *text, size_t len,
+                              bool cut_by_length, void (*done)(void *, int, const struct verdict *),
+                              void *arg) {
+    struct script *s = (struct script *)(void *)tests;
+    struct script_candidate *c = &s->c[index];
+    char expected[64];
+    script_text(index, expected, sizeof expected);
+    ck_assert(s->was_ready && !s->closed && !s->abandoned && !s->n_done);
+    ck_assert(c->ended && !c->submitted);
+    ck_assert(strlen(expected) == len && !memcmp(expected, text, len));
+    ck_assert_int_eq(cut_by_length, c->reason == ENGINE_LENGTH);
+    c->submitted = true;
+    c->done = done;
+    c->done_arg = arg;
+    return (uint64_t)index + 1;
+}
+
+static void script_verify_cancel(struct verifier_tests *tests, uint64_t id) {
+    struct script *s = (struct script *)(void *)tests;
+    struct script_candidate *c = &s->c[id - 1];
+    ck_assert(c->submitted && !c->judged && !c->verify_cancelled);
+    c->verify_cancelled = true;
+}
+
+/* ---- what the race tells its caller ---- */
+
+static void script_on_done(void *arg, const struct race_result *result) {
+    struct script *s = arg;
+    ck_assert(!s->abandoned && !s->n_done);
+    s->n_done++;
+    s->error = result->error;
+    s->verified = result->verified;
+    s->deadline = result->deadline;
+    s->n_choices = result->n_choices;
+    s->n_candidates = result->n_candidates;
+    s->counts = result->counts;
+    ck_assert_int_eq(result->error.kind == ERR_NONE, result->n_choices > 0);
+    for (int i = 0; i < result->n_choices; i++) {
+        const struct race_candidate *c = result->choices[i];
+        char expected[64];
+        script_text(c->index, expected, sizeof expected);
+        ck_assert_str_eq(c->text, expected);
+        ck_assert_int_eq(c->n_tokens, 2);
+        ck_assert_int_eq(c->tokens[1], c->index);
+        if (i < 16) s->choices[i] = c->index;
+        if (i == 0) snprintf(s->text, sizeof s->text, "%s", c->text);
+    }
+    for (int i = 0; i < result->n_candidates; i++) {
+        const struct race_candidate *c = result->candidates[i];
+        ck_assert(!i || c->index > result->candidates[i - 1]->index);
+        if (c->text) s->n_texts_shown++;
+        if (c->decided) ck_assert_int_eq(c->verdict, s->c[c->index].verdict);
+    }
+    if (s->in_done) s->in_done(s);
+}
+
+static void script_on_text(void *arg, int index, const char *text, size_t len,
+                           const struct engine_event *event) {
+    struct script *s = arg;
+    ck_assert(!s->abandoned && !s->n_done);
+    ck_assert(event->index == index && event->text == text && event->text_len == len);
+    s->n_text++;
+    if (s->in_text) s->in_text(s);
+}
+
+static void script_on_end(void *arg, const struct race_candidate *c) {
+    struct script *s = arg;
+    ck_assert(!s->abandoned && !s->n_done && c->text);
+    s->n_end++;
+}
+
+static void script_on_progress(void *arg, const struct race_counts *counts) {
+    struct script *s = arg;
+    ck_assert(!s->abandoned && !s->n_done);
+    ck_assert_int_le(counts->finished, counts->started);
+    s->n_progress++;
+}
+
+/* ---- life ---- */
+
+static void script_loop_open(uv_loop_t *loop) { ck_assert_int_eq(uv_loop_init(loop), 0); }
+
+static void script_loop_close(uv_loop_t *loop) {
+    uv_run(loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(loop), 0);
+}
+
+static void script_set_open(struct script_set *set, uv_loop_t *loop) {
+    memset(set, 0, sizeof *set);
+    set->loop = loop;
+    const struct race_engine engine = {set, script_submit, script_cancel, script_cancel_candidate,
+                                       script_set_width};
+    const struct race_verifier verifier = {set, script_tests_open, script_tests_close,
+                                           script_verify, script_verify_cancel};
+    set->races = race_set_new(set->loop, engine, verifier);
+}
+
+static void script_set_turn(struct script_set *set) { uv_run(set->loop, UV_RUN_NOWAIT); }
+
+static int script_set_live(struct script_set *set) {
+    struct race_set_stats stats;
+    race_set_stats(set->races, &stats);
+    return stats.live;
+}
+
+static void script_set_close(struct script_set *set) {
+    ck_assert_int_eq(script_set_live(set), 0);
+    race_set_free(set->races);
+    script_set_turn(set);
+    for (int i = 0; i < set->n_all; i++) {
+        free(set->all[i]->c);
+        free(set->all[i]);
+    }
+    free(set->all);
+}
+
+/* A request of n candidates, with tests or without; n_choices is n. */
+static struct race_request script_request(int n, const struct verifier_spec *tests) {
+    static const int32_t prompt[] = {1, 2, 3};
+    return (struct race_request){
+        .job = {.prompt = prompt, .n_prompt = 3, .n_candidates = n, .max_tokens = 10, .seed = 7},
+        .tests = tests,
+        .n_choices = n,
+    };
+}
+
+static const struct verifier_spec script_tests = {.tests = "assert f()", .tests_len = 10};
+
+static struct script *script_start(struct script_set *set, const struct race_request *q,
+                                   bool progress, struct err *e) {
+    struct script *s = err_alloc(1, sizeof *s);
+    s->set = set;
+    s->n = q->job.n_candidates;
+    s->with_tests = q->tests != NULL;
+    s->stream = q->job.stream;
+    s->width = -1;
+    s->c = err_alloc((size_t)s->n, sizeof *s->c);
+    const struct race_callbacks callbacks = {script_on_done, script_on_text, script_on_end,
+                                             progress ? script_on_progress : NULL};
+    set->starting = s;
+    bool ok = race_start(set->races, q, &callbacks, s, &s->race, e);
+    set->starting = NULL;
+    ck_assert(!s->n_done);
+    if (!ok) {
+        free(s->c);
+        free(s);
+        return NULL;
+    }
+    set->all = err_realloc(set->all, (size_t)set->n_all + 1, sizeof(struct script *));
+    set->all[set->n_all++] = s;
+    return s;
+}
+
+/* ---- what engine and verifier say ---- */
+
+static void script_send(struct script *s, struct engine_event *event) {
+    event->job = s->id;
+    s->n_events++;
+    race_set_event(s->set->races, event);
+}
+
+static void script_started(struct script *s, int index) {
+    ck_assert(!s->c[index].started && !s->job_ended);
+    s->c[index].started = true;
+    s->n_started++;
+    script_send(s, &(struct engine_event){.type = ENGINE_STARTED, .index = index});
+}
+
+static void script_ended_with(struct script *s, int index, enum engine_reason reason,
+                              double sum_logprob) {
+    struct script_candidate *c = &s->c[index];
+    ck_assert(c->started && !c->ended && !s->job_ended);
+    c->ended = true;
+    c->reason = reason;
+    s->n_ended++;
+    char text[64];
+    script_text(index, text, sizeof text);
+    /* On the heap and freed at once: ASan sees whoever keeps a pointer into an event. */
+    char *copy = strdup(text);
+    int32_t *tokens = err_alloc(2, sizeof *tokens);
+    tokens[1] = index;
+    script_send(s, &(struct engine_event){.type = ENGINE_ENDED,
+                                          .index = index,
+                                          .text = copy,
+                                          .text_len = strlen(copy),
+                                          .tokens = tokens,
+                                          .n_tokens = 2,
+                                          .reason = reason,
+                                          .sum_logprob = sum_logprob});
+    free(copy);
+    free(tokens);
+}
+
+static void script_ended(struct script *s, int index, enum engine_reason reason) {
+    script_ended_with(s, index, reason, -1);
+}
+
+static void script_job_ended(struct script *s, const struct err *error) {
+    ck_assert(!s->job_ended && s->n_started == s->n_ended);
+    s->job_ended = true;
+    struct engine_event event = {.type = ENGINE_JOB_ENDED};
+    if (error) event.error = *error;
+    script_send(s, &event);
+}
+
+static void script_ready(struct script *s, const struct err *error) {
+    ck_assert(s->ready && !s->was_ready);
+    void (*ready)(void *, struct verifier_tests *, const struct err *) = s->ready;
+    s->ready = NULL;
+    s->was_ready = !error;
+    ready(s->ready_arg, error ? NULL : (struct verifier_tests *)(void *)s, error);
+}
+
+static void script_verdict_with(struct script *s, int index, const struct verdict *verdict) {
+    struct script_candidate *c = &s->c[index];
+    ck_assert(c->submitted && !c->judged && !s->closed);
+    c->judged = true;
+    c->verdict = verdict->kind;
+    struct verdict copy = *verdict;
+    char *code = strdup(verdict->code), *error = strdup(verdict->error);
+    copy.code = code;
+    copy.error = error;
+    c->done(c->done_arg, index, &copy);
+    free(code);
+    free(error);
+}
+
+static void script_verdict(struct script *s, int index, enum verdict_kind kind) {
+    char code[32];
+    snprintf(code, sizeof code, "code %d", index / 2);
+    bool passed = kind == VERDICT_PASSED;
+    script_verdict_with(s, index,
+                        &(struct verdict){.kind = kind,
+                                          .tests_passed = passed ? 4 : index % 4,
+                                          .tests_total = 4,
+                                          .code = code,
+                                          .code_len = strlen(code),
+                                          .method = "fenced",
+                                          .error = passed ? "" : "AssertionError: no",
+                                          .output = "",
+                                          .trust = "split"});
+}
+
+#endif
