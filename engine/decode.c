@@ -383,6 +383,25 @@ bool decode_turn(struct decode *d, struct err *e) {
     return true;
 }
 
+static void copy_profile(const struct decode *d, struct engine_stats *out) {
+    static const char *const names[] = {
+        [KERNELS_OP_EMBED] = "embed",   [KERNELS_OP_NORM] = "norm",
+        [KERNELS_OP_MATMUL] = "matmul", [KERNELS_OP_OUTPUT] = "output",
+        [KERNELS_OP_ROPE] = "rope",     [KERNELS_OP_ATTENTION] = "attention",
+        [KERNELS_OP_SWIGLU] = "swiglu", [KERNELS_OP_SAMPLE] = "sample",
+    };
+    _Static_assert(sizeof names / sizeof *names == ENGINE_OPS && KERNELS_N_OPS == ENGINE_OPS,
+                   "a name for each operation");
+    struct kernels_profile profile;
+    d->o.model->kernels->profile(d->o.model->device, &profile);
+    for (int i = 0; i < ENGINE_OPS; i++)
+        out->ops[i] = (struct engine_op){.name = names[i],
+                                         .seconds = profile.op[i].seconds,
+                                         .bytes = profile.op[i].bytes,
+                                         .macs = profile.op[i].macs,
+                                         .calls = profile.op[i].calls};
+}
+
 void decode_stats(const struct decode *d, struct engine_stats *out) {
     *out = d->stats;
     out->jobs_waiting = out->jobs_running = out->candidates_running = 0;
@@ -398,4 +417,5 @@ void decode_stats(const struct decode *d, struct engine_stats *out) {
     out->blocks_free = kv_free(d->pool);
     out->blocks_cached = kv_cached(d->pool);
     out->memory = d->o.plan->bytes;
+    copy_profile(d, out);
 }

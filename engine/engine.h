@@ -191,6 +191,13 @@ void engine_event_free(struct engine_event *);
 struct engine_memory {
     size_t weights, kv, activations, runtime, reserve;
 };
+/* Work of one kind of operation since the start: the roofline.  macs: multiply-accumulates. */
+enum { ENGINE_OPS = 8 };
+struct engine_op {
+    const char *name; /* static */
+    double seconds, bytes, macs;
+    uint64_t calls;
+};
 struct engine_stats {
     /* gauges */
     int jobs_waiting, jobs_running, candidates_running;
@@ -200,6 +207,7 @@ struct engine_stats {
     uint64_t steps, rows, prompt_tokens, prompt_tokens_cached, generated_tokens;
     double step_seconds;
     struct engine_memory memory;
+    struct engine_op ops[ENGINE_OPS];
 };
 void engine_stats(const struct engine *, struct engine_stats *out);
 /* Whether the device has failed for good (a device error is sticky); `out` may be NULL.  The
