@@ -1,0 +1,527 @@
+/* The whole engine on a small random model: results that don't depend on company, memory or
+ * threads; events that add up; nothing left behind. */
+#include "engine/engine.h"
+#include "tests/engine/tiny_model.h"
+
+#include <check.h>
+#include <time.h>
+
+static struct tiny_model model = {.architecture = "qwen2",
+                                  .n_layers = 2,
+                                  .n_embd = 128,
+                                  .n_heads = 4,
+                                  .n_kv_heads = 2,
+                                  .n_ff = 256,
+                                  .context = 1024,
+                                  .seed = 7};
+
+static void no_wake(void *arg) { (void)arg; }
+
+static struct engine *open_engine(struct engine_options o) {
+    struct err e = {0};
+    o.model_path = model.path;
+    if (!o.memory_bytes) o.memory_bytes = (uint64_t)512 << 20;
+    if (!o.context) o.context = 512;
+    struct engine *g = engine_open(&o, &e);
+    ck_assert_msg(g != NULL, "%s", e.message);
+    ck_assert_msg(engine_start(g, no_wake, NULL, &e), "%s", e.message);
+    return g;
+}
+
+/* ---- one job, all its events ---- */
+
+enum { MAX_CANDIDATES = 10000 };
+
+struct outcome {
+    int n, started, ended, cancelled, cached_tokens;
+    bool prefilled, job_ended;
+    struct err error;
+    struct {
+        bool started, ended;
+        enum engine_reason reason;
+        int32_t *tokens;
+        int n_tokens;
+        char *text, *streamed;
+        double sum_logprob;
+    } c[MAX_CANDIDATES];
+};
+
+static struct outcome *outcome_new(int n) {
+    struct outcome *o = err_alloc(1, sizeof *o);
+    o->n = n;
+    return o;
+}
+
+static void outcome_free(struct outcome *o) {
+    for (int i = 0; i < o->n; i++) {
+        free(o->c[i].tokens);
+        free(o->c[i].text);
+        free(o->c[i].streamed);
+    }
+    free(o);
+}
+
+static void note(struct outcome *o, const struct engine_event *ev) {
+    ck_assert(!o->job_ended);
+    int i = ev->index;
+    switch (ev->type) {
+    case ENGINE_PREFILLED:
+        ck_assert(!o->prefilled);
+        o->prefilled = true;
+        o->cached_tokens = ev->cached_tokens;
+        break;
+    case ENGINE_STARTED:
+        ck_assert(o->prefilled && i >= 0 && i < o->n && !o->c[i].started);
+        o->c[i].started = true;
+        o->started++;
+        break;
+    case ENGINE_TEXT: {
+        ck_assert(o->c[i].started && !o->c[i].ended);
+        size_t old = o->c[i].streamed ? strlen(o->c[i].streamed) : 0;
+        o->c[i].streamed = err_realloc(o->c[i].streamed, old + ev->text_len + 1, 1);
+        memcpy(o->c[i].streamed + old, ev->text, ev->text_len);
+        o->c[i].streamed[old + ev->text_len] = 0;
+        break;
+    }
+    case ENGINE_ENDED:
+        ck_assert(o->c[i].started && !o->c[i].ended);
+        o->c[i].ended = true;
+        o->c[i].reason = ev->reason;
+        o->c[i].n_tokens = ev->n_tokens;
+        o->c[i].tokens = err_alloc((size_t)ev->n_tokens + 1, sizeof(int32_t));
+        memcpy(o->c[i].tokens, ev->tokens, (size_t)ev->n_tokens * sizeof(int32_t));
+        o->c[i].text = err_strndup(ev->text, ev->text_len);
+        o->c[i].sum_logprob = ev->sum_logprob;
+        o->ended++;
+        o->cancelled += ev->reason == ENGINE_CANCELLED;
+        break;
+    case ENGINE_JOB_ENDED:
+        ck_assert_int_eq(o->started, o->ended);
+        o->job_ended = true;
+        o->error = ev->error;
+        break;
+    }
+}
+
+static void nap(void) {
+    struct timespec t = {0, 200000};
+    nanosleep(&t, NULL);
+}
+
+/* Takes events until `done(o)`; NULL: until the job has ended. */
+static void wait_for(struct engine *g, struct outcome *o, bool (*done)(const struct outcome *)) {
+    for (int i = 0; i < 300000; i++) {
+        struct engine_event *ev = engine_poll(g);
+        if (!ev) {
+            nap();
+            continue;
+        }
+        note(o, ev);
+        engine_event_free(ev);
+        if (done ? done(o) : o->job_ended) return;
+    }
+    ck_abort_msg("the engine didn't get on: %d started, %d ended", o->started, o->ended);
+}
+
+static int32_t prompt[200];
+
+static struct engine_job job_of(int n_prompt, int n, int max_tokens) {
+    for (int i = 0; i < 200; i++)
+        prompt[i] = (i * 37 + 11) % 250;
+    return (struct engine_job){
+        .prompt = prompt,
+        .n_prompt = n_prompt,
+        .n_candidates = n,
+        .seed = 99,
+        .sampling = {.temperature = 0.9f, .top_p = 0.95f, .repetition_penalty = 1},
+        .max_tokens = max_tokens};
+}
+
+static struct outcome *run(struct engine *g, const struct engine_job *job) {
+    struct err e = {0};
+    uint64_t id;
+    ck_assert_msg(engine_submit(g, job, &id, &e), "%s", e.message);
+    struct outcome *o = outcome_new(job->n_candidates);
+    wait_for(g, o, NULL);
+    ck_assert_int_eq(o->error.kind, ERR_NONE);
+    ck_assert_int_eq(o->ended, job->n_candidates);
+    return o;
+}
+
+static void all_free(struct engine *g) {
+    struct engine_stats s;
+    for (int i = 0; i < 1000; i++) {
+        engine_stats(g, &s);
+        if (s.blocks_free == s.blocks_total && !s.candidates_running) return;
+        nap();
+    }
+    ck_abort_msg("%d of %d blocks are free, %d candidates run", s.blocks_free, s.blocks_total,
+                 s.candidates_running);
+}
+
+static void same(const struct outcome *a, const struct outcome *b, int n) {
+    for (int i = 0; i < n; i++) {
+        ck_assert_msg(
+            a->c[i].n_tokens == b->c[i].n_tokens &&
+                !memcmp(a->c[i].tokens, b->c[i].tokens, (size_t)a->c[i].n_tokens * sizeof(int32_t)),
+            "candidate %d has other tokens (%d and %d)", i, a->c[i].n_tokens, b->c[i].n_tokens);
+        ck_assert_str_eq(a->c[i].text, b->c[i].text);
+        ck_assert(a->c[i].sum_logprob == b->c[i].sum_logprob);
+        ck_assert_int_eq(a->c[i].reason, b->c[i].reason);
+    }
+}
+
+/* ---- the invariant: tokens depend on seed, index and model only ---- */
+
+START_TEST(results_do_not_depend_on_company) {
+    const int lengths[] = {1, 2, 15, 16, 17, 33, 150};
+    struct engine *g = open_engine((struct engine_options){.threads = 1, .max_rows = 64});
+    struct engine *other = open_engine((struct engine_options){
+        .threads = 2, .max_rows = 5, .prefill_chunk = 7, .no_sharing = true, .kv_blocks = 40});
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        struct engine_job job = job_of(lengths[k], 40, 30);
+        struct outcome *together = run(g, &job);
+        /* Another machine: two threads, few rows, odd chunks, no sharing, a pool so small that
+         * branches are parked. */
+        struct outcome *apart = run(other, &job);
+        same(together, apart, 40);
+        job.n_candidates = 1;
+        job.width = 1;
+        struct outcome *alone = run(other, &job);
+        same(together, alone, 1);
+        outcome_free(together);
+        outcome_free(apart);
+        outcome_free(alone);
+    }
+    all_free(g);
+    all_free(other);
+    engine_close(g);
+    engine_close(other);
+}
+END_TEST
+
+START_TEST(candidates_differ_and_seeds_matter) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct engine_job job = job_of(20, 50, 20);
+    struct outcome *a = run(g, &job);
+    int distinct = 0;
+    for (int i = 0; i < 50; i++) {
+        bool seen = false;
+        for (int k = 0; k < i; k++)
+            seen |=
+                a->c[i].n_tokens == a->c[k].n_tokens &&
+                !memcmp(a->c[i].tokens, a->c[k].tokens, (size_t)a->c[i].n_tokens * sizeof(int32_t));
+        distinct += !seen;
+    }
+    ck_assert_int_gt(distinct, 30);
+    job.seed++;
+    struct outcome *b = run(g, &job);
+    int differing = 0;
+    for (int i = 0; i < 50; i++)
+        differing +=
+            a->c[i].n_tokens != b->c[i].n_tokens ||
+            memcmp(a->c[i].tokens, b->c[i].tokens, (size_t)a->c[i].n_tokens * sizeof(int32_t));
+    ck_assert_int_gt(differing, 30);
+    outcome_free(a);
+    outcome_free(b);
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(sharing_saves_rows) {
+    struct engine *g = open_engine((struct engine_options){.max_rows = 64});
+    struct engine_job job = job_of(30, 32, 16);
+    job.width = 32;
+    job.sampling.temperature = 0; /* all equal: one row a step */
+    struct outcome *o = run(g, &job);
+    struct engine_stats s;
+    engine_stats(g, &s);
+    ck_assert_uint_le(s.rows, 29 + 16);
+    ck_assert_uint_eq(s.generated_tokens, (uint64_t)o->c[0].n_tokens * 32);
+    outcome_free(o);
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(greedy_first_is_candidate_zero_only) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct engine_job job = job_of(20, 4, 20);
+    struct outcome *plain = run(g, &job);
+    job.sampling.greedy_first = true;
+    struct outcome *first = run(g, &job);
+    job.sampling.greedy_first = false;
+    job.sampling.temperature = 0;
+    struct outcome *greedy = run(g, &job);
+    same(first, greedy, 1);
+    for (int i = 1; i < 4; i++)
+        ck_assert_str_eq(first->c[i].text, plain->c[i].text);
+    outcome_free(plain);
+    outcome_free(first);
+    outcome_free(greedy);
+    engine_close(g);
+}
+END_TEST
+
+/* ---- many candidates, little memory ---- */
+
+START_TEST(ten_thousand_candidates_in_a_tiny_pool) {
+    struct engine *g = open_engine((struct engine_options){.kv_blocks = 12, .max_rows = 16});
+    struct engine_job job = job_of(40, 10000, 3);
+    struct outcome *o = run(g, &job);
+    all_free(g);
+    outcome_free(o);
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(many_jobs_share_a_small_pool) {
+    enum { JOBS = 12 };
+    struct engine *g =
+        open_engine((struct engine_options){.kv_blocks = 30, .max_rows = 8, .prefill_chunk = 16});
+    struct outcome *o[JOBS];
+    uint64_t id[JOBS];
+    struct err e = {0};
+    for (int k = 0; k < JOBS; k++) {
+        struct engine_job job = job_of(100 + k, 7, 40);
+        job.prompt = prompt + k; /* no common prefix */
+        job.n_prompt = 100;
+        ck_assert(engine_submit(g, &job, &id[k], &e));
+        o[k] = outcome_new(7);
+    }
+    for (int left = JOBS; left;) {
+        struct engine_event *ev = engine_poll(g);
+        if (!ev) {
+            nap();
+            continue;
+        }
+        for (int k = 0; k < JOBS; k++)
+            if (id[k] == ev->job) {
+                note(o[k], ev);
+                left -= ev->type == ENGINE_JOB_ENDED;
+            }
+        engine_event_free(ev);
+    }
+    struct engine *roomy = open_engine((struct engine_options){0});
+    for (int k = 0; k < JOBS; k++) {
+        ck_assert_int_eq(o[k]->ended, 7);
+        struct engine_job job = job_of(100, 7, 40);
+        job.prompt = prompt + k;
+        struct outcome *alone = run(roomy, &job);
+        same(o[k], alone, 7);
+        outcome_free(alone);
+        outcome_free(o[k]);
+    }
+    all_free(g);
+    engine_close(g);
+    engine_close(roomy);
+}
+END_TEST
+
+START_TEST(what_can_never_fit_is_refused) {
+    struct engine *g = open_engine((struct engine_options){.kv_blocks = 10});
+    struct err e = {0};
+    uint64_t id;
+    int context = engine_model(g)->context;
+    ck_assert_int_eq(context, 9 * 16);
+    struct engine_job job = job_of(100, 1, context - 100);
+    struct outcome *o = run(g, &job);
+    outcome_free(o);
+    job.max_tokens++;
+    ck_assert(!engine_submit(g, &job, &id, &e));
+    ck_assert_int_eq(e.kind, ERR_INPUT);
+    ck_assert_str_eq(e.code, "context_length_exceeded");
+    job = job_of(10, 1, 1);
+    prompt[3] = TINY_VOCAB;
+    ck_assert(!engine_submit(g, &job, &id, &e));
+    job.n_prompt = 0;
+    ck_assert(!engine_submit(g, &job, &id, &e));
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(a_plan_that_does_not_fit_names_the_number) {
+    struct err e = {0};
+    struct engine_options o = {.model_path = model.path, .memory_bytes = 1 << 20};
+    ck_assert(engine_open(&o, &e) == NULL);
+    ck_assert(strstr(e.message, "engine.memory_mb") != NULL);
+    o = (struct engine_options){
+        .model_path = model.path, .memory_bytes = (uint64_t)512 << 20, .kv_blocks = 1 << 22};
+    ck_assert(engine_open(&o, &e) == NULL);
+    ck_assert(strstr(e.message, "engine.kv_blocks") != NULL);
+    o = (struct engine_options){.model_path = model.path, .context = 100000};
+    ck_assert(engine_open(&o, &e) == NULL);
+    ck_assert(strstr(e.message, "engine.context") != NULL);
+    o = (struct engine_options){.model_path = model.path, .backend = "cuda"};
+    ck_assert(engine_open(&o, &e) == NULL);
+    o = (struct engine_options){.model_path = "/nowhere/x.gguf"};
+    ck_assert(engine_open(&o, &e) == NULL);
+    ck_assert_int_eq(e.kind, ERR_INPUT);
+}
+END_TEST
+
+/* ---- cancelling ---- */
+
+static bool ten_started(const struct outcome *o) { return o->started >= 10; }
+
+START_TEST(cancel_ends_all_and_frees_all) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct err e = {0};
+    uint64_t id;
+    struct engine_job job = job_of(50, 5000, 400);
+    job.ignore_eos = true;
+    ck_assert(engine_submit(g, &job, &id, &e));
+    struct outcome *o = outcome_new(5000);
+    wait_for(g, o, ten_started);
+    engine_cancel(g, id);
+    wait_for(g, o, NULL);
+    ck_assert_int_eq(o->error.kind, ERR_NONE);
+    ck_assert_int_lt(o->started, 100);
+    ck_assert_int_eq(o->started, o->ended);
+    all_free(g);
+    engine_cancel(g, id); /* ended: ignored */
+    engine_cancel(g, 12345);
+    outcome_free(o);
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(one_candidate_is_cancelled_alone) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct err e = {0};
+    uint64_t id;
+    struct engine_job job = job_of(50, 30, 200);
+    job.ignore_eos = true;
+    job.width = 12;
+    ck_assert(engine_submit(g, &job, &id, &e));
+    engine_cancel_candidate(g, id, 25); /* not started yet: never starts */
+    struct outcome *o = outcome_new(30);
+    wait_for(g, o, ten_started);
+    engine_cancel_candidate(g, id, 3);
+    engine_cancel_candidate(g, id, -1);
+    engine_cancel_candidate(g, id, 30);
+    wait_for(g, o, NULL);
+    ck_assert_int_eq(o->started, 29);
+    ck_assert(!o->c[25].started);
+    ck_assert_int_eq(o->c[3].reason, ENGINE_CANCELLED);
+    ck_assert_int_eq(o->cancelled, 1);
+    all_free(g);
+    outcome_free(o);
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(closing_with_jobs_alive) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct err e = {0};
+    uint64_t id;
+    struct engine_job job = job_of(50, 1000, 400);
+    job.stream = true;
+    for (int i = 0; i < 5; i++)
+        ck_assert(engine_submit(g, &job, &id, &e));
+    for (int i = 0; i < 20; i++)
+        nap();
+    engine_close(g);
+}
+END_TEST
+
+/* ---- texts ---- */
+
+START_TEST(streamed_text_is_the_text) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct engine_job job = job_of(20, 20, 60);
+    const char *stop = "e";
+    size_t len = 1;
+    for (int round = 0; round < 2; round++) {
+        job.stream = true;
+        struct outcome *o = run(g, &job);
+        for (int i = 0; i < 20; i++) {
+            ck_assert_str_eq(o->c[i].streamed ? o->c[i].streamed : "", o->c[i].text);
+            if (round) ck_assert(strchr(o->c[i].text, 'e') == NULL);
+        }
+        outcome_free(o);
+        job.stops = &stop;
+        job.stop_lens = &len;
+        job.n_stops = 1;
+    }
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(min_tokens_and_ignore_eos) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct engine_bias bias = {TINY_END, 100};
+    struct engine_job job = job_of(20, 3, 30);
+    job.sampling.bias = &bias;
+    job.sampling.n_bias = 1;
+    struct outcome *o = run(g, &job);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(o->c[i].n_tokens, 1);
+        ck_assert_int_eq(o->c[i].reason, ENGINE_STOP);
+        ck_assert_str_eq(o->c[i].text, "");
+    }
+    outcome_free(o);
+    job.min_tokens = 7;
+    o = run(g, &job);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(o->c[i].n_tokens, 8);
+    outcome_free(o);
+    job.ignore_eos = true;
+    o = run(g, &job);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(o->c[i].n_tokens, 30);
+        ck_assert_int_eq(o->c[i].reason, ENGINE_LENGTH);
+    }
+    outcome_free(o);
+    engine_close(g);
+}
+END_TEST
+
+/* ---- the prompt cache ---- */
+
+START_TEST(prompts_are_reused_within_a_salt) {
+    struct engine *g = open_engine((struct engine_options){0});
+    struct engine_job job = job_of(100, 3, 20);
+    struct outcome *first = run(g, &job);
+    ck_assert_int_eq(first->cached_tokens, 0);
+    struct outcome *again = run(g, &job);
+    ck_assert_int_eq(again->cached_tokens, 96);
+    same(first, again, 3);
+    job.cache_salt = "another tenant";
+    struct outcome *apart = run(g, &job);
+    ck_assert_int_eq(apart->cached_tokens, 0);
+    same(first, apart, 3);
+    outcome_free(first);
+    outcome_free(again);
+    outcome_free(apart);
+    all_free(g);
+    engine_close(g);
+}
+END_TEST
+
+int main(void) {
+    tiny_model_write(&model);
+    Suite *s = suite_create("engine");
+    TCase *t = tcase_create("engine");
+    tcase_set_timeout(t, 300);
+    tcase_add_test(t, results_do_not_depend_on_company);
+    tcase_add_test(t, candidates_differ_and_seeds_matter);
+    tcase_add_test(t, sharing_saves_rows);
+    tcase_add_test(t, greedy_first_is_candidate_zero_only);
+    tcase_add_test(t, ten_thousand_candidates_in_a_tiny_pool);
+    tcase_add_test(t, many_jobs_share_a_small_pool);
+    tcase_add_test(t, what_can_never_fit_is_refused);
+    tcase_add_test(t, a_plan_that_does_not_fit_names_the_number);
+    tcase_add_test(t, cancel_ends_all_and_frees_all);
+    tcase_add_test(t, one_candidate_is_cancelled_alone);
+    tcase_add_test(t, closing_with_jobs_alive);
+    tcase_add_test(t, streamed_text_is_the_text);
+    tcase_add_test(t, min_tokens_and_ignore_eos);
+    tcase_add_test(t, prompts_are_reused_within_a_salt);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    unlink(model.path);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
