@@ -68,10 +68,10 @@ def dequantise_file(source, target):
 
 
 class Model:
-    def __init__(self, path, repack):
+    def __init__(self, path):
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0
-        params.use_extra_bufts = repack
+        params.use_extra_bufts = False  # no repacking: the plain kernels, the same on every machine
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         if not self.model:
             sys.exit(f"llama.cpp can't load {path}")
@@ -143,8 +143,8 @@ def main():
     llama_cpp.llama_backend_init()
 
     cases = []
-    for key, path, repack in (("f32", args.f32, False), ("quantised", args.model, True)):
-        model = Model(path, repack)
+    for key, path in (("f32", args.f32), ("quantised", args.model)):
+        model = Model(path)
         for i, text in enumerate(prompts()):
             if key == "f32":
                 cases.append({"text": text, "tokens": model.tokenize(text)})
@@ -152,7 +152,7 @@ def main():
             print(f"{name} {key} {i + 1}/{len(prompts())}: {len(cases[i]['tokens'])} prompt tokens, "
                   f"{len(cases[i][key]['greedy'])} greedy", flush=True)
         model.close()
-    cpu = [w for w in ("AVX2", "AVX512_VNNI", "AMX_INT8")
+    cpu = [w for w in ("AVX2", "AVX512_VNNI")
            if f"{w} = 1" in llama_cpp.llama_print_system_info().decode()]
     out = {"model": name, "made_with": {"llama_cpp_python": llama_cpp.__version__, "cpu": " ".join(cpu)}}
     target = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"logits-{name}.json")
