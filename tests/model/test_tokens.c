@@ -29,7 +29,8 @@ static struct {
     struct file file;
     struct gguf *gguf;
     struct tokenizer *tokenizer;
-    json_t *texts, *ids, *special;
+    json_t *texts, *vectors;
+    const json_t *ids, *special; /* in vectors */
 } opened[N_MODELS];
 
 static bool map_file(const char *path, struct file *out) {
@@ -73,10 +74,10 @@ static bool open_model(int i) {
         exit(EXIT_FAILURE);
     }
     snprintf(path, sizeof path, "tests/vectors/tokens-%s.json", models[i]);
-    json_t *vectors = read_json(path);
+    opened[i].vectors = read_json(path);
     opened[i].texts = read_json("tests/vectors/texts.json");
-    opened[i].ids = json_object_get(vectors, "ids");
-    opened[i].special = json_object_get(vectors, "special");
+    opened[i].ids = json_object_get(opened[i].vectors, "ids");
+    opened[i].special = json_object_get(opened[i].vectors, "special");
     BUG_ON(json_array_size(opened[i].texts) < 200);
     BUG_ON(json_array_size(opened[i].texts) != json_array_size(opened[i].ids));
     return true;
@@ -242,6 +243,8 @@ int main(void) {
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
     for (int i = 0; i < N_MODELS; i++) {
+        json_decref(opened[i].texts);
+        json_decref(opened[i].vectors);
         tokenizer_free(opened[i].tokenizer);
         gguf_free(opened[i].gguf);
         munmap(opened[i].file.bytes, opened[i].file.len);
