@@ -15,7 +15,7 @@
  *   in double.  All others are compared with it.
  *
  * Shapes are written row-major, outermost first: x[n][k] is n rows of k contiguous elements.  f32 unless
- * said otherwise.  "view" is a buffer and a byte offset, 64-byte aligned.
+ * said otherwise.  "view" is a buffer (64-byte aligned) and a byte offset, a multiple of 4.
  *
  * Owner: one thread (ENGINE) calls all of this; a backend's own worker threads are its own affair. */
 #ifndef KERNELS_KERNELS_H
@@ -85,7 +85,10 @@ struct kernels_batch {
 /* One draw from a row of logits.  Several draws may name one row (siblings with equal history).
  * Filters in this order: penalties and bias on the logits; then, greedy if temperature is 0, else
  * temperature, top-k, top-p, min-p, then one draw by inverse CDF in token order over the kept tokens.
- * Randomness: Philox4x32-10, key = seed, counter = (position, candidate, 0, 0), first word / 2^32. */
+ * Randomness: Philox4x32-10, key = seed (low word first), counter = (position, candidate, 0, 0); the upper 24
+ * bits of the first word / 2^24, so that it is below 1 as a float too.
+ * Filtered tokens are those of a descending order by weight, ties by id; a nucleus is the shortest prefix of it with
+ * a mass of at least top_p of what top-k left, one token at least. */
 struct kernels_draw {
     int logit_row; /* index into the step's logits, 0 … n_logits-1 */
     uint64_t seed;

@@ -26,7 +26,7 @@ enum quant_type {
 
 /* Whether firstpass reads the type with this GGUF number. */
 bool quant_supported(uint32_t gguf_type);
-/* The name of any GGUF type number, "type 99" style for unknown ones; static. */
+/* The name of any GGUF type number; unknown ones share one name; static. */
 const char *quant_name(uint32_t gguf_type);
 /* "F32, F16, …": the supported ones, for messages. */
 const char *quant_supported_names(void);
@@ -37,6 +37,11 @@ size_t quant_block_bytes(enum quant_type type);
 size_t quant_row_bytes(enum quant_type type, size_t n);
 /* Dequantises n elements (whole blocks) to f32: the definition of each type. */
 void quant_decode(enum quant_type type, const void *blocks, size_t n, float *out);
+
+/* The 16 sub-block scales (-32 … 31) of a Q3_K block, from its 12 packed bytes. */
+void quant_q3_k_scales(const uint8_t packed[12], int8_t out[16]);
+/* Scale and minimum (0 … 63) of sub-block j (0 … 7) of a Q4_K or Q5_K block, from its 12 packed bytes. */
+void quant_k_scale_min(const uint8_t packed[12], int j, uint8_t *scale, uint8_t *min);
 
 float quant_f16_to_f32(uint16_t h);
 uint16_t quant_f32_to_f16(float f); /* round to nearest even */

@@ -1,0 +1,115 @@
+#include "kernels/cpu/device.h"
+
+#include "config/limits.h"
+
+#include <stdlib.h>
+
+/* 64-byte aligned, for vectors and so that threads share no cache line. */
+static void *aligned(size_t n, size_t size) {
+    size_t bytes;
+    BUG_ON(__builtin_mul_overflow(n, size, &bytes));
+    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    BUG_ON(!p);
+    return p;
+}
+
+static size_t padded(int head_dim) { return ((size_t)head_dim + 15) / 16 * 16; }
+
+/* Bytes of one thread's scratch, part by part. */
+static size_t thread_bytes(int n_rows, int max_cols, int n_heads, int head_dim, int n_vocab) {
+    size_t queries = (size_t)VECTOR_UNIT_ROWS * (size_t)n_heads, d = padded(head_dim);
+    return sizeof(struct matmul_scratch) +
+           (size_t)n_rows * MATMUL_PANELS * PACK_OUTPUTS * sizeof(float) +
+           2 * KERNELS_BLOCK * d * sizeof(float) + queries * (d + 2) * sizeof(float) +
+           (size_t)max_cols * sizeof(float) + LIMIT_CONTEXT * sizeof(double) +
+           sample_bytes(n_vocab) + 8 * 128;
+}
+
+size_t device_scratch_bytes(const struct kernels_device *dev, int n_rows, int max_cols, int n_heads,
+                            int head_dim, int n_vocab) {
+    size_t rows = (size_t)n_rows, cols = (size_t)max_cols;
+    size_t shared = rows * cols + rows * (cols / 32 + 1) * sizeof(struct matmul_record) +
+                    rows * sizeof(struct vector_unit) + rows * padded(head_dim) * sizeof(float) +
+                    LIMIT_CANDIDATES * (sizeof(struct kernels_drawn) + sizeof(int32_t)) +
+                    (rows + 1) * sizeof(int32_t) + 8 * 128;
+    return shared + (size_t)threads_count(dev->threads) *
+                        thread_bytes(n_rows, max_cols, n_heads, head_dim, n_vocab);
+}
+
+static void reserve_thread(struct device_scratch *s, int n_rows, int max_cols, int n_heads,
+                           int head_dim, int n_vocab) {
+    size_t queries = (size_t)VECTOR_UNIT_ROWS * (size_t)n_heads, d = padded(head_dim);
+    s->matmul = aligned(1, sizeof *s->matmul);
+    s->matmul->sums = aligned((size_t)n_rows * MATMUL_PANELS * PACK_OUTPUTS, sizeof(float));
+    s->attention = (struct vector_attention_scratch){
+        .keys = aligned(KERNELS_BLOCK * d, sizeof(float)),
+        .values = aligned(KERNELS_BLOCK * d, sizeof(float)),
+        .sums = aligned(queries * d, sizeof(float)),
+        .max = aligned(queries, sizeof(float)),
+        .total = aligned(queries, sizeof(float)),
+    };
+    s->row = aligned((size_t)max_cols, sizeof(float));
+    s->scores = aligned(LIMIT_CONTEXT, sizeof(double));
+    s->sample = sample_new(n_vocab);
+}
+
+void device_free_scratch(struct kernels_device *dev) {
+    for (int i = 0; dev->scratch && i < threads_count(dev->threads); i++) {
+        struct device_scratch *s = &dev->scratch[i];
+        free(s->matmul->sums);
+        free(s->matmul);
+        free(s->attention.keys);
+        free(s->attention.values);
+        free(s->attention.sums);
+        free(s->attention.max);
+        free(s->attention.total);
+        free(s->row);
+        free(s->scores);
+        sample_free(s->sample);
+    }
+    free(dev->scratch);
+    free(dev->q);
+    free(dev->records);
+    free(dev->units);
+    free(dev->turns);
+    free(dev->drawn);
+    free(dev->order);
+    free(dev->starts);
+    dev->scratch = NULL;
+    dev->q = NULL;
+    dev->records = NULL;
+    dev->units = NULL;
+    dev->turns = NULL;
+    dev->drawn = NULL;
+    dev->order = dev->starts = NULL;
+    dev->max_rows = dev->max_cols = dev->max_drawn = dev->max_logit_rows = 0;
+}
+
+void device_reserve_draws(struct kernels_device *dev, int n_draws, int n_rows) {
+    if (n_draws > dev->max_drawn) {
+        dev->drawn = err_realloc(dev->drawn, (size_t)n_draws, sizeof *dev->drawn);
+        dev->order = err_realloc(dev->order, (size_t)n_draws, sizeof *dev->order);
+        dev->max_drawn = n_draws;
+    }
+    if (n_rows > dev->max_logit_rows) {
+        dev->starts = err_realloc(dev->starts, (size_t)n_rows + 1, sizeof *dev->starts);
+        dev->max_logit_rows = n_rows;
+    }
+}
+
+void device_reserve(struct kernels_device *dev, int n_rows, int max_cols, int n_heads, int head_dim,
+                    int n_vocab) {
+    device_free_scratch(dev);
+    int n = threads_count(dev->threads);
+    dev->scratch = err_alloc((size_t)n, sizeof *dev->scratch);
+    for (int i = 0; i < n; i++)
+        reserve_thread(&dev->scratch[i], n_rows, max_cols, n_heads, head_dim, n_vocab);
+    dev->q = aligned((size_t)n_rows, (size_t)max_cols);
+    dev->records = aligned((size_t)n_rows * ((size_t)max_cols / 32 + 1), sizeof *dev->records);
+    dev->units = aligned((size_t)n_rows, sizeof *dev->units);
+    dev->turns = aligned((size_t)n_rows * padded(head_dim) / 2, sizeof *dev->turns);
+    dev->max_rows = n_rows;
+    dev->max_cols = max_cols;
+    dev->max_head_dim = head_dim;
+    device_reserve_draws(dev, LIMIT_CANDIDATES, n_rows);
+}

@@ -1,0 +1,86 @@
+#include "kernels/cpu/isa.h"
+
+#include "base/buf.h"
+
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+/* Fastest first. */
+const char *const isa_names[] = {
+#if defined(__x86_64__)
+    "avx512vnni", "avx2",
+#endif
+    "generic",    "reference", NULL,
+};
+
+#if defined(__x86_64__)
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+
+/* __builtin_cpu_supports also asks whether the system saves the registers. */
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
+
+static bool has_avx512vnni(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+bool isa_available(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "avx512vnni")) return has_avx512vnni();
+    if (!strcmp(name, "avx2")) return has_avx2();
+#endif
+    return !strcmp(name, "generic") || !strcmp(name, "reference");
+}
+
+static struct isa describe(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "avx512vnni"))
+        return (struct isa){.name = name,
+                            .unsigned8 = true,
+                            .init = MATMUL_INIT_SUMS,
+                            .matmul = matmul_avx512vnni,
+                            .vector = vector_avx512vnni()};
+    if (!strcmp(name, "avx2"))
+        return (struct isa){.name = name,
+                            .init = MATMUL_INIT_PAIRS,
+                            .matmul = matmul_avx2,
+                            .vector = vector_avx2()};
+#endif
+    return (struct isa){.name = name,
+                        .is_reference = !strcmp(name, "reference"),
+                        .unsigned8 = true,
+                        .init = MATMUL_INIT_SUMS,
+                        .matmul = matmul_generic,
+                        .vector = vector_generic()};
+}
+
+static const char *available_names(struct buf *b) {
+    for (int i = 0; isa_names[i]; i++)
+        if (isa_available(isa_names[i])) buf_printf(b, "%s%s", b->len ? ", " : "", isa_names[i]);
+    return buf_text(b);
+}
+
+bool isa_choose(const char *name, struct isa *out, struct err *e) {
+    bool best = !name || !strcmp(name, "auto");
+    for (int i = 0; isa_names[i]; i++) {
+        if (best ? !isa_available(isa_names[i]) : strcmp(name, isa_names[i]) != 0) continue;
+        if (!isa_available(isa_names[i])) break;
+        *out = describe(isa_names[i]);
+        return true;
+    }
+    struct buf b;
+    buf_init(&b, 128);
+    err_set(e, ERR_INPUT, "instruction set \"%s\" can't be used: this machine has %s, or say auto",
+            name, available_names(&b));
+    buf_clear(&b);
+    return false;
+}

@@ -1,0 +1,25 @@
+/* The instruction sets of this build, and which of them this machine runs.  Pure; any thread. */
+#ifndef KERNELS_CPU_ISA_H
+#define KERNELS_CPU_ISA_H
+
+#include "base/err.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/vector.h"
+
+struct isa {
+    const char *name;
+    bool is_reference; /* computes with kernels/cpu/reference.h instead */
+    bool unsigned8;    /* wants 8-bit codes plus 128 */
+    enum matmul_init init;
+    matmul_fn *matmul;
+    const struct vector_ops *vector;
+};
+
+/* Names of all in this build, NULL-ended. */
+extern const char *const isa_names[];
+/* The instruction set of that name; "auto" or NULL: the fastest that the machine has.  False where
+ * it isn't in the build or the machine lacks it. */
+bool isa_choose(const char *name, struct isa *out, struct err *e) MUST_CHECK;
+bool isa_available(const char *name);
+
+#endif

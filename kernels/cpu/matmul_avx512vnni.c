@@ -1,0 +1,269 @@
+/* Matrix products with AVX-512 VNNI.
+ *
+ * vpdpbusd adds 4 products of unsigned codes and signed activations to each of 16 outputs' 32-bit
+ * sums, with no saturation: a step of 64 bytes is one instruction for 16 outputs and one row.  The
+ * sums start at -offset * (sum of the activations), so the codes' offset costs nothing.  A tile of
+ * 6 rows x 32 outputs keeps 12 integer and 12 float sums in registers, and each broadcast of 4
+ * activations serves two instructions. */
+#include "kernels/cpu/matmul.h"
+
+#include "kernels/cpu/lanes.h"
+
+#if defined(__AVX512VNNI__)
+
+enum { TILE_ROWS = 6 };
+
+#include "kernels/cpu/matmul.inc"
+
+static inline __attribute__((always_inline)) void decode_codes(int bits, const uint8_t *from,
+                                                               uint8_t *to) {
+    __m512i low = _mm512_set1_epi8(15);
+    for (int v = 0; v < 4; v++) {
+        __m512i packed = _mm512_loadu_si512(from + v * PACK_STEP);
+        __m512i even = _mm512_and_si512(packed, low);
+        __m512i odd = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low);
+        if (bits == 5) {
+            __m512i high = _mm512_loadu_si512(from + 4 * PACK_STEP);
+            __m512i sixteen = _mm512_set1_epi8(16);
+            __mmask64 e = _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << v)));
+            __mmask64 o = _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(16 << v)));
+            even = _mm512_mask_add_epi8(even, e, even, sixteen);
+            odd = _mm512_mask_add_epi8(odd, o, odd, sixteen);
+        }
+        if (bits == 6) {
+            __m512i pair = _mm512_set1_epi8(3), shift = _mm512_set1_epi16((short)(2 * v));
+            __m512i e = _mm512_loadu_si512(from + 4 * PACK_STEP);
+            __m512i o = _mm512_loadu_si512(from + 5 * PACK_STEP);
+            e = _mm512_and_si512(_mm512_srlv_epi16(e, shift), pair);
+            o = _mm512_and_si512(_mm512_srlv_epi16(o, shift), pair);
+            even = _mm512_or_si512(even, _mm512_slli_epi16(e, 4));
+            odd = _mm512_or_si512(odd, _mm512_slli_epi16(o, 4));
+        }
+        _mm512_store_si512(to + v * PACK_STEP, even);
+        _mm512_store_si512(to + (4 + v) * PACK_STEP, odd);
+    }
+}
+
+static inline __attribute__((always_inline)) __m512 load_f16(const uint8_t *from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i_u *)(const void *)from));
+}
+
+static inline __attribute__((always_inline)) __m512 load_u8(const uint8_t *from) {
+    __m128i bytes = _mm_loadu_si128((const __m128i_u *)(const void *)from);
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+}
+
+static inline __attribute__((always_inline)) __m512 load_s8(const uint8_t *from) {
+    __m128i bytes = _mm_loadu_si128((const __m128i_u *)(const void *)from);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+
+static inline __attribute__((always_inline)) __m512 negative(__m512 a) {
+    return _mm512_castsi512_ps(
+        _mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MIN)));
+}
+
+/* Vectors of a block's scales: d, then by form m; or s of both halves, then m and t of both halves.
+ */
+static inline __attribute__((always_inline)) void
+decode_scales(enum pack_form form, const uint8_t *scale, const uint8_t *super, float *to) {
+    enum { N = PACK_OUTPUTS };
+    if (form == PACK_SCALE || form == PACK_SCALE_MIN) _mm512_store_ps(to, load_f16(scale));
+    if (form == PACK_SCALE_MIN) _mm512_store_ps(to + N, load_f16(scale + 32));
+    if (form == PACK_SUPER_MIN) {
+        _mm512_store_ps(to, _mm512_mul_ps(load_f16(super), load_u8(scale)));
+        __m512 m = _mm512_mul_ps(negative(load_f16(super + 32)), load_u8(scale + 16));
+        _mm512_store_ps(to + N, m);
+    }
+    if (form == PACK_SUB || form == PACK_SUB_MIN) {
+        bool s8 = form == PACK_SUB;
+        _mm512_store_ps(to, load_f16(super));
+        _mm512_store_ps(to + N, s8 ? load_s8(scale) : load_u8(scale));
+        _mm512_store_ps(to + 2 * N, s8 ? load_s8(scale + 16) : load_u8(scale + 16));
+    }
+    if (form == PACK_SUB_MIN) {
+        _mm512_store_ps(to + 3 * N, negative(load_f16(super + 32)));
+        _mm512_store_ps(to + 4 * N, load_u8(scale + 32));
+        _mm512_store_ps(to + 5 * N, load_u8(scale + 48));
+    }
+}
+
+static inline __attribute__((always_inline)) void
+decode_form(enum pack_form form, int bits, const struct pack *w, const uint8_t *panel, int first,
+            int n, uint8_t *codes, float *scales) {
+    const uint8_t *from = panel + (size_t)first * w->code_bytes;
+    const uint8_t *scale = panel + w->scale_at + (size_t)first * w->scale_bytes;
+    for (int b = first; b < first + n; b++) {
+        if (bits != 8) {
+            decode_codes(bits, from, codes);
+            from += w->code_bytes;
+            codes += PACK_CODES;
+        }
+        const uint8_t *super =
+            panel + w->super_at + (size_t)(b / PACK_SUPER_BLOCKS) * w->super_bytes;
+        decode_scales(form, scale, super, scales);
+        scale += w->scale_bytes;
+        scales += MATMUL_SCALES * PACK_OUTPUTS;
+    }
+}
+
+static void decode(const struct pack *w, const uint8_t *panel, int first, int n, uint8_t *codes,
+                   float *scales) {
+    switch (w->form) {
+    case PACK_SCALE:
+        if (w->code_bits == 4) decode_form(PACK_SCALE, 4, w, panel, first, n, codes, scales);
+        if (w->code_bits == 5) decode_form(PACK_SCALE, 5, w, panel, first, n, codes, scales);
+        if (w->code_bits == 8) decode_form(PACK_SCALE, 8, w, panel, first, n, codes, scales);
+        return;
+    case PACK_SCALE_MIN:
+        if (w->code_bits == 4) decode_form(PACK_SCALE_MIN, 4, w, panel, first, n, codes, scales);
+        if (w->code_bits == 5) decode_form(PACK_SCALE_MIN, 5, w, panel, first, n, codes, scales);
+        return;
+    case PACK_SUPER_MIN:
+        if (w->code_bits == 4) decode_form(PACK_SUPER_MIN, 4, w, panel, first, n, codes, scales);
+        if (w->code_bits == 5) decode_form(PACK_SUPER_MIN, 5, w, panel, first, n, codes, scales);
+        return;
+    case PACK_SUB:
+        if (w->code_bits == 4) decode_form(PACK_SUB, 4, w, panel, first, n, codes, scales);
+        if (w->code_bits == 6) decode_form(PACK_SUB, 6, w, panel, first, n, codes, scales);
+        return;
+    case PACK_SUB_MIN:
+        decode_form(PACK_SUB_MIN, 4, w, panel, first, n, codes, scales);
+        return;
+    case PACK_DENSE:
+        break;
+    }
+    BUG_ON(true);
+}
+
+static inline __attribute__((always_inline)) __m512i broadcast4(const int8_t *q) {
+    int32_t four;
+    memcpy(&four, q, 4);
+    return _mm512_set1_epi32(four);
+}
+
+/* `steps` steps of integer sums for all rows and panels of a tile. */
+static inline __attribute__((always_inline)) void dot_steps(int rows, int panels, int first_step,
+                                                            int steps, const uint8_t *const codes[],
+                                                            const int8_t *q, size_t q_stride,
+                                                            __m512i acc[TILE_ROWS][MATMUL_PANELS]) {
+    for (int s = first_step; s < first_step + steps; s++) {
+        __m512i w[MATMUL_PANELS];
+        for (int p = 0; p < panels; p++)
+            w[p] = _mm512_loadu_si512(codes[p] + s * PACK_STEP);
+        for (int r = 0; r < rows; r++) {
+            __m512i a = broadcast4(q + (size_t)r * q_stride + 4 * s);
+            for (int p = 0; p < panels; p++)
+                acc[r][p] = _mm512_dpbusd_epi32(acc[r][p], w[p], a);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void tile_rows(enum pack_form form, int rows,
+                                                            int panels, const struct tile *t) {
+    enum { N = PACK_OUTPUTS };
+    bool halves = form == PACK_SUB || form == PACK_SUB_MIN;
+    __m512 sums[TILE_ROWS][MATMUL_PANELS];
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < panels; p++)
+            sums[r][p] = t->first ? _mm512_setzero_ps()
+                                  : _mm512_load_ps(t->sums + (r * MATMUL_PANELS + p) * N);
+    for (int b = 0; b < t->n_blocks; b++) {
+        const uint8_t *codes[MATMUL_PANELS];
+        const float *v[MATMUL_PANELS];
+        for (int p = 0; p < panels; p++) {
+            codes[p] = t->codes[p] + b * PACK_CODES;
+            v[p] = t->scales[p] + b * MATMUL_SCALES * N;
+        }
+        const int8_t *q = t->q + b * PACK_COLUMNS;
+        const struct matmul_record *record = t->records + b;
+        __m512i acc[TILE_ROWS][MATMUL_PANELS];
+        __m512 dot[TILE_ROWS][MATMUL_PANELS];
+        for (int h = 0; h < (halves ? 2 : 1); h++) {
+            for (int r = 0; r < rows; r++)
+                for (int p = 0; p < panels; p++)
+                    acc[r][p] = form == PACK_SCALE || form == PACK_SUB
+                                    ? _mm512_set1_epi32(record[r * (int)t->record_stride].init[h])
+                                    : _mm512_setzero_si512();
+            dot_steps(rows, panels, 4 * h, halves ? 4 : 8, codes, q, t->q_stride, acc);
+            for (int r = 0; r < rows; r++)
+                for (int p = 0; p < panels; p++) {
+                    __m512 i = _mm512_cvtepi32_ps(acc[r][p]);
+                    if (halves) {
+                        __m512 s = _mm512_load_ps(v[p] + (1 + h) * N);
+                        i = h ? _mm512_fmadd_ps(i, s, dot[r][p]) : _mm512_mul_ps(i, s);
+                    }
+                    dot[r][p] = i;
+                }
+        }
+        for (int p = 0; p < panels; p++) {
+            __m512 d = _mm512_load_ps(v[p]);
+            for (int r = 0; r < rows; r++) {
+                const struct matmul_record *a = record + r * (int)t->record_stride;
+                __m512 scale = _mm512_set1_ps(a->scale);
+                sums[r][p] = _mm512_fmadd_ps(dot[r][p], _mm512_mul_ps(d, scale), sums[r][p]);
+                if (form == PACK_SCALE_MIN || form == PACK_SUPER_MIN)
+                    sums[r][p] = _mm512_fmadd_ps(_mm512_load_ps(v[p] + N),
+                                                 _mm512_set1_ps(a->scale_sum), sums[r][p]);
+                if (form == PACK_SUB_MIN) {
+                    __m512 m = _mm512_mul_ps(_mm512_set1_ps((float)a->init[0]),
+                                             _mm512_load_ps(v[p] + 4 * N));
+                    m = _mm512_fmadd_ps(_mm512_set1_ps((float)a->init[1]),
+                                        _mm512_load_ps(v[p] + 5 * N), m);
+                    __m512 dm = _mm512_mul_ps(_mm512_load_ps(v[p] + 3 * N), scale);
+                    sums[r][p] = _mm512_fmadd_ps(m, dm, sums[r][p]);
+                }
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < panels; p++)
+            _mm512_store_ps(t->sums + (r * MATMUL_PANELS + p) * N, sums[r][p]);
+}
+
+/* One function for each number of rows, so that all sums are registers. */
+#define TILE_FORM(form)                                                                            \
+    static void tile_##form(int rows, const struct tile *t) {                                      \
+        if (t->n_panels == 1) {                                                                    \
+            for (int r = 0; r < rows; r++) {                                                       \
+                struct tile one = *t;                                                              \
+                one.q += (size_t)r * t->q_stride;                                                  \
+                one.records += (size_t)r * t->record_stride;                                       \
+                one.sums += r * MATMUL_PANELS * PACK_OUTPUTS;                                      \
+                tile_rows(form, 1, 1, &one);                                                       \
+            }                                                                                      \
+        } else if (rows == 1)                                                                      \
+            tile_rows(form, 1, 2, t);                                                              \
+        else if (rows == 2)                                                                        \
+            tile_rows(form, 2, 2, t);                                                              \
+        else if (rows == 3)                                                                        \
+            tile_rows(form, 3, 2, t);                                                              \
+        else if (rows == 4)                                                                        \
+            tile_rows(form, 4, 2, t);                                                              \
+        else if (rows == 5)                                                                        \
+            tile_rows(form, 5, 2, t);                                                              \
+        else                                                                                       \
+            tile_rows(form, 6, 2, t);                                                              \
+    }
+TILE_FORM(PACK_SCALE)
+TILE_FORM(PACK_SCALE_MIN)
+TILE_FORM(PACK_SUB)
+TILE_FORM(PACK_SUB_MIN)
+
+static void run_tile(enum pack_form form, int code_bits, int rows, const struct tile *t) {
+    (void)code_bits;
+    if (form == PACK_SCALE)
+        tile_PACK_SCALE(rows, t);
+    else if (form == PACK_SCALE_MIN || form == PACK_SUPER_MIN)
+        tile_PACK_SCALE_MIN(rows, t);
+    else if (form == PACK_SUB)
+        tile_PACK_SUB(rows, t);
+    else
+        tile_PACK_SUB_MIN(rows, t);
+}
+
+void matmul_avx512vnni(const struct matmul_job *j, struct matmul_scratch *s, int begin, int end) {
+    run_pairs(j, s, begin, end);
+}
+
+#endif
