@@ -624,8 +624,8 @@ const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name, ui
         return NULL;
     }
     if (!quant_supported(t->type)) {
-        refuse(g, e, "tensor %s has the type %s; supported are %s", name, quant_name(t->type),
-               quant_supported_names());
+        refuse(g, e, "tensor %s has the type %s (%u); supported are %s", name, quant_name(t->type),
+               t->type, quant_supported_names());
         return NULL;
     }
     return t;

@@ -68,7 +68,7 @@ def dequantise_file(source, target):
 
 
 class Model:
-    def __init__(self, path):
+    def __init__(self, path, threads):
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0
         params.use_extra_bufts = False  # no repacking: the plain kernels, the same on every machine
@@ -78,7 +78,7 @@ class Model:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = 256
         params.n_batch = params.n_ubatch = 256
-        params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
+        params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = 0  # F32
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.context = llama_cpp.llama_init_from_model(self.model, params)
@@ -131,6 +131,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--f32", required=True, help="where the dequantised copy is, or goes")
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     if not os.path.exists(args.f32):
         dequantise_file(args.model, args.f32)
@@ -144,7 +145,7 @@ def main():
 
     cases = []
     for key, path in (("f32", args.f32), ("quantised", args.model)):
-        model = Model(path)
+        model = Model(path, args.threads)
         for i, text in enumerate(prompts()):
             if key == "f32":
                 cases.append({"text": text, "tokens": model.tokenize(text)})
