@@ -337,8 +337,10 @@ static void run_once(uv_loop_t *loop, struct choices *choices, const struct rule
     f.s = script_start(&set, &q, false, &e);
     ck_assert(f.s);
     struct action list[64];
+    int steps = 0;
     for (int n; (n = enabled(&f, list));) {
         ck_assert_int_lt(n, 64);
+        ck_assert_int_lt(steps++, 200); /* else something is owed for ever */
         act(&f, &list[choose(choices, n)]);
         check_step(&f);
     }
