@@ -390,7 +390,8 @@ static void copy_profile(const struct decode *d, struct engine_stats *out) {
         [KERNELS_OP_ROPE] = "rope",     [KERNELS_OP_ATTENTION] = "attention",
         [KERNELS_OP_SWIGLU] = "swiglu", [KERNELS_OP_SAMPLE] = "sample",
     };
-    _Static_assert(sizeof names / sizeof *names == ENGINE_OPS && KERNELS_N_OPS == ENGINE_OPS,
+    _Static_assert(sizeof names / sizeof *names == ENGINE_OPS &&
+                       (int)KERNELS_N_OPS == (int)ENGINE_OPS,
                    "a name for each operation");
     struct kernels_profile profile;
     d->o.model->kernels->profile(d->o.model->device, &profile);

@@ -129,7 +129,7 @@ static inline int tiny_tensors(const struct tiny_model *m, struct tiny_tensor *t
         };
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
             t[n] = parts[i];
-            snprintf(t[n++].name, sizeof t->name, "blk.%d.%s", layer, parts[i].name);
+            snprintf(t[n++].name, sizeof t->name, "blk.%d.%.30s", layer, parts[i].name);
         }
     }
     return n;
