@@ -261,7 +261,8 @@ static void refuse_unsupported(struct reader *r) {
         reader_fail(r, names[i], "isn't supported by this server; leave it out");
     }
     if (!reader_bool(r, "skip_special_tokens", true))
-        reader_fail(r, "skip_special_tokens", "must be true: control tokens are never shown");
+        reader_fail(r, "skip_special_tokens",
+                    "only true is supported: control tokens are never shown");
 
     json_t *format = reader_get(r, "response_format");
     const char *type = json_string_value(json_object_get(format, "type"));
@@ -287,6 +288,10 @@ static void read_counts(struct reader *r, const struct api_request_context *c,
     int most = c->config->server.max_candidates;
     int n = (int)reader_int(r, "n", 1, most, 1);
     int best_of = (int)reader_int(r, "best_of", 1, most, n);
+    if (q->n_prompts > 1 && best_of > most / q->n_prompts)
+        reader_fail(r, best_of > n ? "best_of" : "n",
+                    "%d prompts with %d candidates each are more than the %d of one request",
+                    q->n_prompts, best_of, most);
     if (best_of < n) reader_fail(r, "best_of", "must not be below n (%d)", n);
     if (best_of > n && q->stream)
         reader_fail(r, "best_of", "above n can't be streamed: the best are known only at the end");
