@@ -18,7 +18,7 @@ struct decode {
     struct batch batch;
     struct sampler sampler;
     struct list jobs; /* struct job.in_engine, oldest first */
-    int n_jobs;
+    int n_jobs, auto_width;
     uint64_t next_age, turn;
     int stalled; /* turns in a row without a row */
     /* The scheduler's view, filled anew for each question; [i] belongs to job_at[i] and
@@ -37,6 +37,7 @@ struct decode *decode_new(const struct decode_options *o, struct err *e) {
     const struct model_shape *s = &m->shape;
     struct decode *d = err_alloc(1, sizeof *d);
     d->o = *o;
+    d->auto_width = 1;
     list_init(&d->jobs);
     d->pool = kv_pool_new(plan->n_blocks);
     struct kernels_kv_shape kv = {s->n_layers, s->n_kv_heads, s->head_dim, plan->n_blocks};
@@ -194,7 +195,7 @@ static struct scheduler_budget budget(const struct decode *d) {
         .max_rows = d->o.plan->max_rows,
         .prefill_chunk = d->o.plan->prefill_chunk,
         .free_blocks = kv_free(d->pool),
-        .auto_width = d->o.auto_width,
+        .auto_width = d->auto_width,
     };
 }
 
@@ -382,6 +383,10 @@ bool decode_turn(struct decode *d, struct err *e) {
     end_finished_jobs(d);
     return true;
 }
+
+void decode_set_auto_width(struct decode *d, int width) { d->auto_width = width; }
+
+void decode_forget_stats(struct decode *d) { d->stats = (struct engine_stats){0}; }
 
 static void copy_profile(const struct decode *d, struct engine_stats *out) {
     static const char *const names[] = {

@@ -20,7 +20,6 @@ struct decode_options {
     const struct model *model;         /* borrowed */
     const struct tokenizer *tokenizer; /* borrowed */
     const struct memory_plan *plan;    /* borrowed */
-    int auto_width;
     bool no_sharing;
     void (*event)(void *arg, struct engine_event *); /* takes the event */
     void *arg;
@@ -35,6 +34,10 @@ int decode_jobs(const struct decode *);
 bool decode_turn(struct decode *, struct err *e);
 /* Ends every job with this error. */
 void decode_fail_all(struct decode *, const struct err *);
+/* Candidates in flight of a job whose width is 0; 1 until set. */
+void decode_set_auto_width(struct decode *, int width);
+/* Counters back to 0: after measuring. */
+void decode_forget_stats(struct decode *);
 void decode_stats(const struct decode *, struct engine_stats *out);
 
 #endif

@@ -5,6 +5,7 @@
 #include "config/limits.h"
 #include "engine/decode.h"
 #include "engine/event.h"
+#include "engine/knee.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ struct engine {
     struct model *model;           /* owned */
     struct tokenizer *tokenizer;   /* owned */
     struct memory_plan plan;
+    struct knee knee;
     struct engine_model info;
     char *name, *chat_template, *bos_text, *eos_text; /* owned: what info points to */
 
@@ -108,6 +110,10 @@ static bool fill_info(struct engine *g, const struct engine_options *o, struct e
 
 static void push_event(void *arg, struct engine_event *ev) {
     struct engine *g = arg;
+    if (!g->started) {
+        event_free(ev); /* the knee is being measured */
+        return;
+    }
     if (queue_push(g->events, ev)) return;
     /* LOOP is slow: decoding waits for it.  LOOP never waits for ENGINE but in engine_close, which
      * polls. */
@@ -129,11 +135,12 @@ static bool load(struct engine *g, const struct engine_options *o, struct err *e
     struct decode_options options = {.model = g->model,
                                      .tokenizer = g->tokenizer,
                                      .plan = &g->plan,
-                                     .auto_width = AUTO_WIDTH_CPU,
                                      .no_sharing = o->no_sharing,
                                      .event = push_event,
                                      .arg = g};
     if (!(g->decode = decode_new(&options, e))) return false;
+    if (!knee_measure(&g->knee, g->decode, g->plan.max_rows, e)) return false;
+    decode_set_auto_width(g->decode, g->knee.width);
     decode_stats(g->decode, &g->stats);
     return fill_info(g, o, e);
 }
@@ -247,10 +254,13 @@ static void *engine_main(void *arg) {
 bool engine_start(struct engine *g, void (*wake)(void *arg), void *arg, struct err *e) {
     g->wake = wake;
     g->wake_arg = arg;
-    int error = pthread_create(&g->thread, NULL, engine_main, g);
-    if (error) return err_errno(e, error, "can't start the engine thread");
-    pthread_setname_np(g->thread, "engine");
     g->started = true;
+    int error = pthread_create(&g->thread, NULL, engine_main, g);
+    if (error) {
+        g->started = false;
+        return err_errno(e, error, "can't start the engine thread");
+    }
+    pthread_setname_np(g->thread, "engine");
     return true;
 }
 
@@ -393,4 +403,9 @@ void engine_describe(const struct engine *g, FILE *out) {
             g->info.architecture, (double)g->info.parameters / 1e6, g->info.n_vocab, g->info.path);
     fprintf(out, "backend %s: %s\n", g->kernels->name, g->kernels->describe(g->device));
     memory_plan_print(&g->plan, out);
+    fprintf(out, "auto width %d (rows in a step: tokens/s", g->knee.width);
+    for (int i = 0; i < g->knee.n; i++)
+        fprintf(out, "%s %d: %.0f", i ? "," : "", g->knee.rows[i],
+                g->knee.rows[i] / g->knee.seconds[i]);
+    fprintf(out, ")\n");
 }
