@@ -88,7 +88,7 @@ engine_clean() {
     case $engine in
     docker | podman)
         podman_ ps -aq --filter name=firstpass-test- | xargs -r "$engine" rm -f >/dev/null 2>&1
-        podman_ images -q firstpass-test | sort -u | xargs -r "$engine" rmi -f >/dev/null 2>&1
+        podman_ images -q --filter 'reference=firstpass-test*' | sort -u | xargs -r "$engine" rmi -f >/dev/null 2>&1
         ;;
     debian) podman_ rm -fa >/dev/null 2>&1 ;;
     esac
