@@ -1,12 +1,14 @@
 /* Log-probabilities and greedy text against llama.cpp, on real weights (tests/vectors/README.md).
  *
- * Two comparisons for each model.  isa `reference` (dequantised weights, f32 activations, f16 keys
- * and values) against llama.cpp on weights dequantised to F32: top-10 log-probabilities within
- * REFERENCE_TOLERANCE.  The default path (int8 activations, one scale for each 32) against the
- * same: it rounds activations as llama.cpp's own quantised path does, so the tolerance is wider,
- * and what llama.cpp itself loses on the quantised file is printed beside it. Greedy text: equal on
- * at least 10 of 12 prompts; where it isn't, the reference's margin at the first difference is a
- * near-tie. */
+ * Two comparisons for each model, both with llama.cpp on weights dequantised to F32:
+ * - isa `reference` (dequantised weights, f32 activations, f16 keys and values): top-10
+ * log-probabilities within 0.05, greedy text of 64 tokens equal on at least 10 of 12 prompts, every
+ * difference at a near-tie.
+ * - the default path, which rounds activations to 8 bits for each 32, as llama.cpp's own quantised
+ * path does.  Such rounding moves log-probabilities of small models by tenths, so the yardstick is
+ * what llama.cpp itself loses on the quantised file, printed beside: ours may be at most WORSE
+ * times that in the worst case and MEAN_WORSE times on average, and a greedy text may part only
+ * where the margin is within that loss. */
 #include "engine/engine.h"
 
 #include <check.h>
@@ -19,8 +21,7 @@
 #include <unistd.h>
 
 enum { MAX_CASES = 32, TOP = 10 };
-static const double REFERENCE_TOLERANCE = 0.05, REFERENCE_TIE = 0.05;
-static const double INT8_TOLERANCE = 0.35, INT8_TIE = 0.35;
+static const double TOLERANCE = 0.05, WORSE = 1.5, MEAN_WORSE = 1.5;
 
 struct answer {
     int32_t *tokens;
@@ -150,47 +151,42 @@ static int first_difference(const json_t *greedy, const struct answer *a, bool e
             json_integer_value(json_array_get(greedy, (size_t)i)) != a->tokens[i])
             return i;
     /* Our last token is the end of generation where there was one. */
-    if (a->n_tokens != n + (ended ? 1 : 0)) return n;
-    return -1;
+    return a->n_tokens != n + (ended ? 1 : 0) ? n : -1;
 }
 
-static void compare(const char *name, const char *isa, const json_t *cases,
-                    const struct answer *answers, double tolerance, double tie) {
-    int n = (int)json_array_size(cases), equal = 0;
-    double worst = 0, peer_worst = 0;
-    for (int i = 0; i < n; i++) {
-        const json_t *c = json_array_get(cases, (size_t)i), *f32 = json_object_get(c, "f32");
-        const json_t *top = json_object_get(f32, "top"), *margin = json_object_get(f32, "margin");
-        double peer = peer_difference(top, json_object_get(json_object_get(c, "quantised"), "top"));
-        double difference = top_difference(top, &answers[i]);
-        int differs = first_difference(json_object_get(f32, "greedy"), &answers[i],
-                                       json_is_true(json_object_get(f32, "ended")));
-        equal += differs < 0;
-        if (difference > worst) worst = difference;
-        if (peer > peer_worst) peer_worst = peer;
-        double tie_margin =
-            differs < 0 ? 0 : json_number_value(json_array_get(margin, (size_t)differs));
-        printf("%s %s case %d: top-10 within %.4f (llama.cpp on the quantised file: %.4f)", name,
-               isa, i, difference, peer);
-        if (differs >= 0)
-            printf("; greedy differs from token %d on, margin %.4f", differs, tie_margin);
-        printf("\n");
-        ck_assert_msg(difference <= tolerance,
-                      "case %d: log-probabilities differ by %.4f, allowed %.4f", i, difference,
-                      tolerance);
-        if (json_number_value(json_array_get(margin, 0)) > tie)
-            ck_assert_int_eq(answers[i].tokens[0],
-                             json_integer_value(json_array_get(json_array_get(top, 0), 0)));
-        ck_assert_msg(tie_margin <= tie, "case %d: greedy text differs where the margin is %.4f", i,
-                      tie_margin);
-    }
-    printf("%s %s: worst %.4f (llama.cpp itself %.4f), greedy text equal on %d of %d\n", name, isa,
-           worst, peer_worst, equal, n);
-    ck_assert_int_ge(n, 12);
-    ck_assert_int_ge(equal, n - 2);
+struct comparison {
+    int n, equal, peer_equal;
+    double worst, mean, peer_worst, peer_mean; /* differences of top-10 log-probabilities */
+    double widest_tie;                         /* margin where a greedy text parts */
+    double widest_flip; /* margin of a first token that isn't the reference's */
+};
+
+static void compare_case(const json_t *c, const struct answer *a, struct comparison *sum) {
+    const json_t *f32 = json_object_get(c, "f32"), *quantised = json_object_get(c, "quantised");
+    const json_t *top = json_object_get(f32, "top"), *margin = json_object_get(f32, "margin");
+    const json_t *greedy = json_object_get(f32, "greedy");
+    double peer = peer_difference(top, json_object_get(quantised, "top")),
+           difference = top_difference(top, a);
+    int differs = first_difference(greedy, a, json_is_true(json_object_get(f32, "ended")));
+    double tie = differs < 0 ? 0 : json_number_value(json_array_get(margin, (size_t)differs));
+    bool first_same = a->tokens[0] == json_integer_value(json_array_get(json_array_get(top, 0), 0));
+    double flip = first_same ? 0 : json_number_value(json_array_get(margin, 0));
+    printf("  case %2d: top-10 within %.4f (llama.cpp on the quantised file: %.4f)", sum->n,
+           difference, peer);
+    if (differs >= 0) printf("; greedy text parts at token %d, margin %.4f", differs, tie);
+    printf("\n");
+    sum->n++;
+    sum->equal += differs < 0;
+    sum->peer_equal += json_equal(greedy, json_object_get(quantised, "greedy"));
+    sum->worst = fmax(sum->worst, difference);
+    sum->peer_worst = fmax(sum->peer_worst, peer);
+    sum->mean += difference;
+    sum->peer_mean += peer;
+    sum->widest_tie = fmax(sum->widest_tie, tie);
+    sum->widest_flip = fmax(sum->widest_flip, flip);
 }
 
-static void check_model(const char *name, const char *isa, double tolerance, double tie) {
+static void check_model(const char *name, const char *isa, bool reference) {
     char path[512], vectors[512];
     model_path(path, sizeof path, name);
     snprintf(vectors, sizeof vectors, "tests/vectors/logits-%s.json", name);
@@ -198,27 +194,46 @@ static void check_model(const char *name, const char *isa, double tolerance, dou
     json_t *root = json_load_file(vectors, 0, &error);
     ck_assert_msg(root != NULL, "%s: %s", vectors, error.text);
     const json_t *cases = json_object_get(root, "cases");
-    ck_assert_uint_le(json_array_size(cases), MAX_CASES);
+    int n = (int)json_array_size(cases);
+    ck_assert_int_ge(n, 12);
+    ck_assert_int_le(n, MAX_CASES);
     struct answer answers[MAX_CASES] = {0};
     run_cases(path, isa, cases, answers);
-    compare(name, isa, cases, answers, tolerance, tie);
-    for (int i = 0; i < MAX_CASES; i++)
+    printf("%s, isa %s\n", name, isa);
+    struct comparison sum = {0};
+    for (int i = 0; i < n; i++) {
+        compare_case(json_array_get(cases, (size_t)i), &answers[i], &sum);
         free(answers[i].tokens);
+    }
+    printf("  worst %.4f, mean %.4f (llama.cpp on the quantised file: %.4f, %.4f); greedy text "
+           "equal on %d of %d (%d)\n",
+           sum.worst, sum.mean / n, sum.peer_worst, sum.peer_mean / n, sum.equal, n,
+           sum.peer_equal);
+    double allowed = reference ? TOLERANCE : WORSE * sum.peer_worst;
+    ck_assert_msg(sum.worst <= allowed, "log-probabilities differ by %.4f, allowed %.4f", sum.worst,
+                  allowed);
+    ck_assert_msg(sum.widest_tie <= allowed, "greedy text parts at a margin of %.4f, allowed %.4f",
+                  sum.widest_tie, allowed);
+    ck_assert_msg(sum.widest_flip <= allowed, "the first token differs at a margin of %.4f",
+                  sum.widest_flip);
+    if (reference)
+        ck_assert_int_ge(sum.equal, n - 2);
+    else
+        ck_assert_msg(sum.mean <= MEAN_WORSE * sum.peer_mean,
+                      "mean difference %.4f, llama.cpp's %.4f", sum.mean / n, sum.peer_mean / n);
     json_decref(root);
 }
 
 static const char SMOLLM2[] = "smollm2-135m-instruct-q4_1",
                   QWEN[] = "qwen2.5-coder-0.5b-instruct-q4_k_m";
 
-START_TEST(smollm2_reference) {
-    check_model(SMOLLM2, "reference", REFERENCE_TOLERANCE, REFERENCE_TIE);
-}
+START_TEST(smollm2_reference) { check_model(SMOLLM2, "reference", true); }
 END_TEST
-START_TEST(smollm2_default) { check_model(SMOLLM2, "auto", INT8_TOLERANCE, INT8_TIE); }
+START_TEST(smollm2_default) { check_model(SMOLLM2, "auto", false); }
 END_TEST
-START_TEST(qwen_reference) { check_model(QWEN, "reference", REFERENCE_TOLERANCE, REFERENCE_TIE); }
+START_TEST(qwen_reference) { check_model(QWEN, "reference", true); }
 END_TEST
-START_TEST(qwen_default) { check_model(QWEN, "auto", INT8_TOLERANCE, INT8_TIE); }
+START_TEST(qwen_default) { check_model(QWEN, "auto", false); }
 END_TEST
 
 static bool have(const char *name) {
