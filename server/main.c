@@ -1,6 +1,7 @@
 /* firstpass: subcommands. */
 #include "base/log.h"
 #include "config/config.h"
+#include "server/command.h"
 #include "server/serve.h"
 
 #include <stdio.h>
@@ -12,6 +13,10 @@ static const struct {
     const char *help;
 } commands[] = {
     {"serve", serve_main, "the HTTP server"},
+    {"run", command_run, "one race from files, its result as JSON"},
+    {"verify", command_verify, "tests on given code, without a model"},
+    {"inspect", command_inspect, "what is in a model file"},
+    {"doctor", command_doctor, "what this machine gives: kernels, sandbox layers, memory plan"},
 };
 
 static void print_help(FILE *out) {

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Writes the hand-made seeds of corpus/fuzz_gguf and corpus/fuzz_tokenizer: what random bytes would not find.
+
+A fuzzer's own finds are added beside them by hand, after `-merge=1`.
+"""
+import os
+import struct
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+U8, U32, F32, BOOL, STRING, ARRAY, U64 = 0, 4, 6, 7, 8, 9, 10
+
+
+def u32(v):
+    return struct.pack("<I", v)
+
+
+def u64(v):
+    return struct.pack("<Q", v)
+
+
+def text(s):
+    raw = s if isinstance(s, bytes) else s.encode()
+    return u64(len(raw)) + raw
+
+
+def header(n_tensors, n_keys, version=3):
+    return b"GGUF" + u32(version) + u64(n_tensors) + u64(n_keys)
+
+
+def key(name, kind, value):
+    return text(name) + u32(kind) + value
+
+
+def array(name, element, n, items):
+    return key(name, ARRAY, u32(element) + u64(n) + items)
+
+
+def tensor(name, dims, kind, offset):
+    return text(name) + u32(len(dims)) + b"".join(map(u64, dims)) + u32(kind) + u64(offset)
+
+
+def pad(b, to=32):
+    return b + b"\0" * (-len(b) % to)
+
+
+def alphabet():
+    visible = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+    hidden = [b for b in range(256) if b not in visible]
+    names = {b: chr(b) for b in visible} | {b: chr(256 + i) for i, b in enumerate(hidden)}
+    return [names[b] for b in range(256)]
+
+
+def vocabulary(kinds=None, merges=("a b", "ab c"), eos=258):
+    tokens = alphabet() + ["ab", "abc", "<|im_end|>", "<tool>"]
+    kinds = kinds or array("tokenizer.ggml.token_type", 5, len(tokens), struct.pack(f"<{len(tokens)}i", *[1] * 258, 3, 4))
+    keys = [
+        key("tokenizer.ggml.model", STRING, text("gpt2")),
+        key("tokenizer.ggml.pre", STRING, text("qwen2")),
+        array("tokenizer.ggml.tokens", STRING, len(tokens), b"".join(map(text, tokens))),
+        kinds,
+        array("tokenizer.ggml.merges", STRING, len(merges), b"".join(map(text, merges))),
+        key("tokenizer.ggml.eos_token_id", U32, u32(eos)),
+        key("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
+    ]
+    return header(0, len(keys)) + b"".join(keys)
+
+
+def gguf_seeds():
+    huge = 2 ** 63
+    nested = key("a", ARRAY, (u32(ARRAY) + u64(1)) * 20000 + u32(U8) + u64(0))
+    yield "empty", header(0, 0)
+    yield "version_2", header(0, 0, 2)
+    yield "no_tensors", header(0, 1) + key("general.architecture", STRING, text("llama"))
+    yield "keys_2_63", header(0, huge) + b"\0" * 64
+    yield "tensors_2_63", header(huge, 0) + b"\0" * 64
+    yield "string_2_63", header(0, 1) + text("a") + u32(STRING) + u64(huge) + b"x"
+    yield "array_2_63", header(0, 1) + array("a", U64, huge, b"\0" * 64)
+    yield "nested_20000", header(0, 1) + nested
+    yield "nul_in_key", header(0, 1) + key(b"a\0b", U32, u32(1))
+    yield "duplicate_keys", header(0, 2) + key("a", U32, u32(1)) * 2
+    yield "scores_as_u8", header(0, 1) + array("tokenizer.ggml.scores", U8, 3, b"abc")
+    for value in (0, 1, 48, 2 ** 30, 2 ** 31):
+        yield f"alignment_{value}", pad(header(1, 1) + key("general.alignment", U32, u32(value)) + tensor("t", [1], 0, 0)) + b"\0" * 64
+    for name, dims, kind, offset in (
+            ("one", [32, 2], 0, 0), ("q8", [64, 3], 8, 32), ("unknown_type", [4], 99, 0), ("five_dims", [1] * 5, 0, 0), ("no_dims", [], 0, 0),
+            ("zero_dim", [0], 0, 0), ("dims_overflow", [2 ** 32, 2 ** 32], 0, 0), ("dims_2_63", [2 ** 62, 1, 1, 1], 0, 0), ("offset_overflow", [32], 0, 2 ** 64 - 32),
+            ("offset_end", [64], 0, 256), ("row_not_in_blocks", [33], 8, 0), ("unaligned", [1], 0, 1)):
+        yield f"tensor_{name}", pad(header(1, 0) + tensor("output.weight", dims, kind, offset)) + b"\0" * 512
+    two = header(2, 0) + tensor("a", [32], 0, 0) + tensor("b", [32], 0, 64)
+    yield "tensors_overlap", pad(two) + b"\0" * 256
+    whole = vocabulary()
+    yield "vocabulary", whole
+    yield "vocabulary_cut", whole[:-40]
+    yield "vocabulary_eos_outside", vocabulary(eos=2 ** 31)
+    yield "vocabulary_kinds_u8", vocabulary(kinds=array("tokenizer.ggml.token_type", U8, 260, b"\1" * 260))
+    yield "vocabulary_kinds_f32", vocabulary(kinds=array("tokenizer.ggml.token_type", F32, 260, b"\0" * 1040))
+    yield "vocabulary_merge_unknown", vocabulary(merges=("a zz",))
+    yield "vocabulary_merge_no_space", vocabulary(merges=("ab", ""))
+
+
+def text_seeds():
+    samples = {
+        "empty": "", "words": "it's 1234 aaaa abc  abcabc\n\n  x", "unicode": "é日 e\u0301 😀 \u180e\u00a0\u2028",
+        "special": "a<|im_end|>b<|im_end|<|im_start|>aXa<tool><|endoftext|>", "half": "<|im_", "half_2": "end|>b", "marks": "\ufdd0\ufdd1\ufdd0\ufdd2\ufdd2\ufdd1\ufdd0",
+        "inside": "m_e", "spaces": " \t\n <|im_end|> \n", "fence": "Here:\n```python\nx = 1\n``` \nbye END", "fences": "~~~~\n~~~\n```\n\n~~~~\n```text\n```\n````py\nx\n```\n````\n",
+        "runs": "a" * 500 + " " * 300 + "\n" * 200 + "1" * 100 + "!" * 100, "stops": "EENEND\n\n\né",
+    }
+    for name, sample in samples.items():
+        for first in range(8):
+            if first in (0, 5) or name in ("special", "fence"):
+                yield f"{name}_{first}", bytes([first]) + sample.encode()
+    yield "cut_character", b"\4\xe6\x97"
+    yield "not_utf8", b"\0a\xff\xc0\xaf\xed\xa0\x80\xf4\x90\x80\x80\xf0\x9f\xf0\x9f\x98\x80"
+
+
+def main():
+    for folder, seeds in (("fuzz_gguf", gguf_seeds()), ("fuzz_tokenizer", text_seeds())):
+        target = os.path.join(HERE, "corpus", folder)
+        os.makedirs(target, exist_ok=True)
+        for name, data in seeds:
+            with open(os.path.join(target, name), "wb") as f:
+                f.write(data)
+
+
+if __name__ == "__main__":
+    main()
