@@ -99,17 +99,7 @@ void race_progress(struct race *r) {
 
 /* ---- width ---- */
 
-static int lower_undecided(const struct race *r) {
-    int n = 0;
-    for (int i = 0; i < r->lowest_pass; i++) {
-        const struct race_entry *c = i < r->n_entries ? r->entries[i] : NULL;
-        if (!c || !c->ended) n++;
-    }
-    return n;
-}
-
-/* Narrows a race whose verdicts pile up, and one that only waits for candidates below a pass; gives
- * the width back when the pile is gone. */
+/* Narrows a race whose verdicts pile up; gives the width back when the pile is gone. */
 static void update_width(struct race *r) {
     if (settled(r) || r->job_ended) return;
     if (r->n_verifying >= r->narrow_at) {
@@ -120,11 +110,6 @@ static void update_width(struct race *r) {
         r->narrow_at = VERDICTS_HIGH;
     }
     int width = r->narrow_width ? r->narrow_width : r->job_width;
-    if (r->returns == RACE_LOWEST_INDEX && r->lowest_pass >= 0) {
-        int wanted = lower_undecided(r);
-        if (wanted < 1) wanted = 1;
-        if (!width || width > wanted) width = wanted;
-    }
     if (width == r->width) return;
     r->width = width;
     r->set->engine.set_width(r->set->engine.self, r->job, width);
@@ -164,20 +149,18 @@ static void keep_or_drop(struct race *r, struct race_entry *c) {
     }
 }
 
-/* lowest_index: above a pass nothing matters any more. */
+/* lowest_index: above a pass nothing matters any more, started or not. */
 static void cancel_above(struct race *r, int index) {
     struct race_set *set = r->set;
-    for (int i = index + 1; i < r->n_entries; i++) {
-        struct race_entry *c = r->entries[i];
-        if (!c) continue;
-        if (c->state == RACE_ENTRY_DECODING)
+    for (int i = index + 1; i < r->cancelled_from; i++) {
+        struct race_entry *c = i < r->n_entries ? r->entries[i] : NULL;
+        if (!r->job_ended && (!c || c->state == RACE_ENTRY_DECODING))
             set->engine.cancel_candidate(set->engine.self, r->job, i);
-        else if (c->state == RACE_ENTRY_VERIFYING)
-            set->verifier.cancel(r->tests, c->verify_id);
-        else
-            continue;
+        if (!c || c->state == RACE_ENTRY_DECIDED || c->state == RACE_ENTRY_CANCELLED) continue;
+        if (c->state == RACE_ENTRY_VERIFYING) set->verifier.cancel(r->tests, c->verify_id);
         move(r, c, RACE_ENTRY_CANCELLED);
     }
+    r->cancelled_from = index + 1;
 }
 
 static bool decided_below(const struct race *r, int index) {
@@ -284,13 +267,9 @@ static void candidate_started(struct race *r, int index) {
     struct race_entry *c = r->entries[index] = race_entry_new(index);
     r->counts.started++;
     r->set->stats.candidates_started++;
-    if (settled(r)) {
-        move(r, c, RACE_ENTRY_CANCELLED); /* it started before our cancel reached the engine */
-        return;
-    }
-    move(r, c, RACE_ENTRY_DECODING);
-    bool above = r->returns == RACE_LOWEST_INDEX && r->lowest_pass >= 0 && index > r->lowest_pass;
-    if (above) cancel_above(r, index - 1);
+    bool cancelled = settled(r) || index >= r->cancelled_from;
+    /* Cancelled: it started before that reached the engine. */
+    move(r, c, cancelled ? RACE_ENTRY_CANCELLED : RACE_ENTRY_DECODING);
 }
 
 static void candidate_ended(struct race *r, const struct engine_event *event) {
@@ -377,6 +356,7 @@ static struct race *race_new(struct race_set *set, const struct race_request *q,
     r->seed = q->job.seed;
     r->deadline_s = q->deadline_s;
     r->lowest_pass = -1;
+    r->cancelled_from = q->job.n_candidates;
     race_rank_init(&r->rank);
     r->counts.max_candidates = q->job.n_candidates;
     r->counts.prompt_tokens = q->job.n_prompt;

@@ -54,8 +54,9 @@ struct race {
     struct race_entry **entries; /* owned; [n_entries], NULL where not started */
     int n_entries;
     int n_decoding, n_verifying;
-    int lowest_pass;  /* -1: none */
-    struct list kept; /* entries decided whose texts may still be wanted */
+    int lowest_pass;    /* -1: none */
+    int cancelled_from; /* lowest_index: this index and all above don't matter any more */
+    struct list kept;   /* entries decided whose texts may still be wanted */
     struct race_rank rank;
     struct race_entry *leading; /* borrowed: one of the best outcome so far */
 

@@ -118,7 +118,8 @@ static int enabled(const struct facts *f, struct action *list) {
             add(list, &n, END, i, 0);
             if (s->cancelled || s->c[i].cancel_asked) add(list, &n, END_CANCELLED, i, 0);
         }
-        if (!running && (next < 0 || s->cancelled)) add(list, &n, JOB_END, 0, 0);
+        bool rest = next < 0 || s->cancelled || s->c[next].cancel_asked;
+        if (!running && rest) add(list, &n, JOB_END, 0, 0);
         if (rules->device_fails && !s->cancelled) add(list, &n, DEVICE, 0, 0);
     }
     for (int i = 0; i < s->n; i++) {
@@ -482,7 +483,8 @@ static bool soak_step(struct script *s, uint64_t *random) {
         return true;
     }
     int running = s->n_started - s->n_ended;
-    if (running < 24 && !s->cancelled && s->n_started < n && next_random(random) % 2) {
+    bool rest = s->n_started == n || s->cancelled || s->c[s->n_started].cancel_asked;
+    if (running < 24 && !rest && next_random(random) % 2) {
         script_started(s, s->n_started);
         return true;
     }
@@ -499,7 +501,7 @@ static bool soak_step(struct script *s, uint64_t *random) {
             return true;
         }
     }
-    if (s->cancelled || s->n_started == n)
+    if (rest)
         script_job_ended(s, NULL);
     else
         script_started(s, s->n_started);
