@@ -1,12 +1,14 @@
 /* The verifier's front door: hostile code in, a verdict out.
  *
- * THEORY.  verifier_open() runs before any thread and before a GPU is touched: it probes what this machine gives and forks the
- * workers.  Each worker is one sandboxed process (a zygote: a warm Python) that forks a fresh child for each piece of work.
- * The supervisor is in the LOOP thread (verifier_attach): clocks, kills by pidfd, comparison of output.
- * The candidate's code runs in process A, the tests in process B; only plain values cross (DESIGN section 6).
+ * THEORY.  verifier_open() runs before any thread and before a GPU is touched: it probes what this
+ * machine gives and forks the workers.  Each worker is one sandboxed process (a zygote: a warm
+ * Python) that forks a fresh child for each piece of work. The supervisor is in the LOOP thread
+ * (verifier_attach): clocks, kills by pidfd, comparison of output. The candidate's code runs in
+ * process A, the tests in process B; only plain values cross (DESIGN section 6).
  *
- * All calls but verifier_open() are LOOP thread; callbacks come in the LOOP thread, never from within the call that
- * asked.  A sandbox failure is VERDICT_BROKEN (retried once inside), never a verdict on the candidate. */
+ * All calls but verifier_open() are LOOP thread; callbacks come in the LOOP thread, never from
+ * within the call that asked.  A sandbox failure is VERDICT_BROKEN (retried once inside), never a
+ * verdict on the candidate. */
 #ifndef VERIFIER_VERIFIER_H
 #define VERIFIER_VERIFIER_H
 
@@ -22,18 +24,20 @@
 struct verifier;
 
 struct verifier_options {
-    const char *python;  /* path of an interpreter, or "auto": the first usable CPython >= 3.8 */
-    int workers;         /* 0: one for each core */
-    int min_level;       /* 0 … 3: verifier_open() fails where the machine gives less, naming what is missing */
-    int max_level;       /* 3; lower ones force a weaker sandbox, for tests */
-    int max_landlock_abi; /* -1: what the kernel has; lower: as on an older kernel, 0: none; for tests */
+    const char *python; /* path of an interpreter, or "auto": the first usable CPython >= 3.8 */
+    int workers;        /* 0: one for each core */
+    int min_level; /* 0 … 3: verifier_open() fails where the machine gives less, naming what is
+                      missing */
+    int max_level; /* 3; lower ones force a weaker sandbox, for tests */
+    int max_landlock_abi; /* -1: what the kernel has; lower: as on an older kernel, 0: none; for
+                             tests */
 };
 
 /* What is active and what is not, found by running the workers' own code in a throw-away child. */
 struct verifier_layer {
-    const char *name;   /* "user namespace", "seccomp", "landlock", "uid", … */
+    const char *name; /* "user namespace", "seccomp", "landlock", "uid", … */
     bool active;
-    char detail[160];   /* "ABI 7", or the call that failed and its errno */
+    char detail[160]; /* "ABI 7", or the call that failed and its errno */
 };
 struct verifier_report {
     int level;
@@ -44,7 +48,8 @@ struct verifier_report {
 
 struct verifier *verifier_open(const struct verifier_options *, struct err *e);
 bool verifier_attach(struct verifier *, uv_loop_t *, struct err *e);
-/* Kills all children, drops pending work without callbacks, closes its handles: run the loop until it calls `closed`. */
+/* Kills all children, drops pending work without callbacks, closes its handles: run the loop until
+ * it calls `closed`. */
 void verifier_close(struct verifier *, void (*closed)(void *arg), void *arg);
 void verifier_free(struct verifier *);
 const struct verifier_report *verifier_report(const struct verifier *);
@@ -55,7 +60,12 @@ enum verifier_format { VERIFIER_HUMANEVAL, VERIFIER_ASSERTS, VERIFIER_SCRIPT };
 /* By the API's name; false where there is none such (the message lists them). */
 bool verifier_format_parse(const char *name, enum verifier_format *out, struct err *e);
 
-enum verifier_extract { VERIFIER_EXTRACT_AUTO, VERIFIER_EXTRACT_FENCED, VERIFIER_EXTRACT_RAW, VERIFIER_EXTRACT_CONTINUATION };
+enum verifier_extract {
+    VERIFIER_EXTRACT_AUTO,
+    VERIFIER_EXTRACT_FENCED,
+    VERIFIER_EXTRACT_RAW,
+    VERIFIER_EXTRACT_CONTINUATION
+};
 bool verifier_extract_parse(const char *name, enum verifier_extract *out, struct err *e);
 
 /* Strings are copied. */
@@ -63,21 +73,24 @@ struct verifier_spec {
     enum verifier_format format;
     const char *tests;
     size_t tests_len;
-    const char *entry_point;  /* NULL: found in the tests (humaneval: required unless the prompt names it) */
-    const char *prompt;       /* the code that a continuation continues and whose helpers and imports the tests may use, or NULL */
+    const char *
+        entry_point; /* NULL: found in the tests (humaneval: required unless the prompt names it) */
+    const char *prompt; /* the code that a continuation continues and whose helpers and imports the
+                           tests may use, or NULL */
     size_t prompt_len;
     enum verifier_extract extract;
-    double timeout_s;         /* CPU seconds of one candidate; the wall clock is more generous */
+    double timeout_s; /* CPU seconds of one candidate; the wall clock is more generous */
     int memory_mb;
-    uint64_t seed;            /* random.seed of candidate i comes from (seed, i) */
-    bool score;               /* run all tests after a failure, for on_fail: best */
-    int priority;             /* lower first */
+    uint64_t seed; /* random.seed of candidate i comes from (seed, i) */
+    bool score;    /* run all tests after a failure, for on_fail: best */
+    int priority;  /* lower first */
 };
 struct verifier_tests;
-/* Compiles the tests in the sandbox.  `ready(arg, tests, NULL)`, or `ready(arg, NULL, error)` where they don't compile (ERR_INPUT) or
- * the sandbox failed (ERR_SYSTEM). */
+/* Compiles the tests in the sandbox.  `ready(arg, tests, NULL)`, or `ready(arg, NULL, error)` where
+ * they don't compile (ERR_INPUT) or the sandbox failed (ERR_SYSTEM). */
 bool verifier_tests_open(struct verifier *, const struct verifier_spec *,
-                         void (*ready)(void *arg, struct verifier_tests *, const struct err *), void *arg, struct err *e);
+                         void (*ready)(void *arg, struct verifier_tests *, const struct err *),
+                         void *arg, struct err *e);
 /* Cancels what is still pending (no callback comes after it), frees. */
 void verifier_tests_close(struct verifier_tests *);
 
@@ -97,35 +110,38 @@ const char *verdict_name(enum verdict_kind); /* "passed", … */
 
 struct verdict {
     enum verdict_kind kind;
-    bool duplicate;          /* the same code had this verdict before (or shares the run) */
+    bool duplicate;                /* the same code had this verdict before (or shares the run) */
     int tests_passed, tests_total; /* executed assertions; total 0 where unknown */
     double cpu_s, wall_s;
     int max_rss_mb;
-    const char *code;        /* the extracted code that was judged; "" where none was found */
+    const char *code; /* the extracted code that was judged; "" where none was found */
     size_t code_len;
-    const char *method;      /* how it was extracted: "fenced", "raw", "continuation", "none" */
-    const char *error;       /* "AssertionError: assert f(2) == 4", one line, or "" */
-    const char *output;      /* head and tail of what the candidate printed */
+    const char *method; /* how it was extracted: "fenced", "raw", "continuation", "none" */
+    const char *error;  /* "AssertionError: assert f(2) == 4", one line, or "" */
+    const char *output; /* head and tail of what the candidate printed */
     size_t output_len;
-    const char *limit;       /* which limit was hit, or NULL */
-    const char *trust;       /* "split" or "stdio" */
+    const char *limit; /* which limit was hit, or NULL */
+    const char *trust; /* "split" or "stdio" */
 };
-/* Judges the text a model wrote.  The verdict and all it points to are borrowed until the callback returns.
- * Returns an id for verifier_cancel, never 0. */
-uint64_t verifier_submit(struct verifier_tests *, int index, const char *text, size_t len, bool cut_by_length,
+/* Judges the text a model wrote.  The verdict and all it points to are borrowed until the callback
+ * returns. Returns an id for verifier_cancel, never 0. */
+uint64_t verifier_submit(struct verifier_tests *, int index, const char *text, size_t len,
+                         bool cut_by_length,
                          void (*done)(void *arg, int index, const struct verdict *), void *arg);
 void verifier_cancel(struct verifier_tests *, uint64_t id);
 
 /* ---- chat templates: Jinja rendered by jinja2 in a sandboxed worker of the same kind ---- */
 
-/* Compiles once; every later render uses it.  Fails with ERR_INPUT where the template doesn't compile, ERR_SYSTEM where there is
- * no jinja2.  `ready` comes with NULL on success. */
-bool verifier_template_set(struct verifier *, const char *text, size_t len, void (*ready)(void *arg, const struct err *),
-                           void *arg, struct err *e);
+/* Compiles once; every later render uses it.  Fails with ERR_INPUT where the template doesn't
+ * compile, ERR_SYSTEM where there is no jinja2.  `ready` comes with NULL on success. */
+bool verifier_template_set(struct verifier *, const char *text, size_t len,
+                           void (*ready)(void *arg, const struct err *), void *arg, struct err *e);
 /* `variables` is JSON: {"messages": […], "add_generation_prompt": true, "bos_token": …, …}.
- * `done(arg, text, len, NULL)` or `done(arg, NULL, 0, error)`: what the template's raise_exception said is ERR_INPUT. */
+ * `done(arg, text, len, NULL)` or `done(arg, NULL, 0, error)`: what the template's raise_exception
+ * said is ERR_INPUT. */
 uint64_t verifier_render(struct verifier *, const char *variables, size_t len,
-                         void (*done)(void *arg, const char *text, size_t len, const struct err *), void *arg);
+                         void (*done)(void *arg, const char *text, size_t len, const struct err *),
+                         void *arg);
 void verifier_render_cancel(struct verifier *, uint64_t id);
 
 /* ---- seen from outside ---- */

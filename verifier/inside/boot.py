@@ -1,0 +1,85 @@
+"""The zygote: an interpreter that loads everything once and then forks a fresh child for each piece of work.
+
+It runs no code of a client or a model.  Children get theirs over their own socket, after the fork, in serve.c.
+`files` (name -> bytes) is the payload that the supervisor handed over; argv[1] is the flavour."""
+
+import gc
+import importlib.machinery
+import importlib.util
+import json
+import sys
+import types
+
+CONTROL = 3
+STANDARD = """abc array ast base64 bisect builtins calendar cmath collections collections.abc contextlib copy csv
+dataclasses datetime decimal difflib enum fractions functools hashlib heapq io itertools json keyword linecache locale math
+numbers operator os pprint queue random re select signal socket statistics string struct sys textwrap threading time timeit tokenize
+traceback types typing unicodedata uuid warnings weakref zlib""".split()
+
+config = json.loads(files["config.json"])  # noqa: F821, given by the loader
+flavour = sys.argv[1]
+sys.path[:] = config["sys_path"]
+
+
+def load_module(path):
+    loader = importlib.machinery.ExtensionFileLoader("firstpass_inside", path)
+    spec = importlib.util.spec_from_file_location("firstpass_inside", path, loader=loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def load_harness(inside):
+    """The harness's own modules, importable only while they load: nothing later finds them by name."""
+    package = types.ModuleType("firstpass")
+    package.inside = inside
+    sys.modules["firstpass"] = package
+    for name in ("channel", "candidate", "suite", "template"):
+        module = types.ModuleType("firstpass." + name)
+        setattr(package, name, module)
+        exec(compile(files[name + ".py"], "<firstpass>/" + name + ".py", "exec"), module.__dict__)  # noqa: F821
+    del sys.modules["firstpass"]
+    return package
+
+
+def preload(names):
+    for name in names:
+        try:
+            __import__(name)
+        except ImportError:
+            pass  # a cut-down Python; the candidate's own import will say so
+
+
+def main():
+    inside = load_module(config["module"])
+    sys.modules.pop("firstpass_inside", None)
+    preload(STANDARD)
+    package = load_harness(inside)
+    if flavour == "template":
+        preload(["jinja2", "jinja2.sandbox", "jinja2.ext"])
+    inside.setup(
+        config["landlock_abi"],
+        [path.encode() for path in config["read"]],
+        config["work"].encode(),
+        files["filter"],  # noqa: F821
+        config["own_uid"],
+    )
+    report = inside.selftest()
+    handlers = {
+        ord("A"): package.candidate.run,
+        ord("T"): package.suite.run,
+        ord("R"): package.template.run,
+    }
+
+    def handle(job):
+        return handlers[job[0]](job)
+
+    sys.argv[:] = ["solution.py"]
+    files.clear()  # noqa: F821
+    gc.collect()
+    gc.freeze()
+    inside.ready(CONTROL, report)
+    inside.serve(CONTROL, handle)
+
+
+main()

@@ -1,0 +1,17 @@
+# Writes a C file with the bytes of FILES (a list of NAME=PATH) as the table of inside/embedded.h.
+# Called as: cmake -DOUT=file.c "-DFILES=name=path;…" -P embed.cmake
+set(text "/* Generated from verifier/inside/ by embed.cmake. */\n#include \"verifier/inside/embedded.h\"\n\n")
+set(table "")
+set(i 0)
+foreach(pair ${FILES})
+  string(REGEX MATCH "^([^=]+)=(.*)$" _ "${pair}")
+  set(name "${CMAKE_MATCH_1}")
+  file(READ "${CMAKE_MATCH_2}" hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(REGEX REPLACE "(................................................................................)" "\\1\n" bytes "${bytes}")
+  string(APPEND text "static const unsigned char data_${i}[] = {\n${bytes}};\n")
+  string(APPEND table "    {\"${name}\", data_${i}, sizeof data_${i}},\n")
+  math(EXPR i "${i} + 1")
+endforeach()
+string(APPEND text "const struct embedded_file embedded_files[] = {\n${table}};\nconst int embedded_n_files = ${i};\n")
+file(WRITE "${OUT}" "${text}")

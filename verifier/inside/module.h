@@ -1,0 +1,33 @@
+/* The functions that the module gives to the Python harness, one table over several files. */
+#ifndef INSIDE_MODULE_H
+#define INSIDE_MODULE_H
+
+#include "verifier/inside/python_abi.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- codec.c ---- */
+PyObject *codec_encode(PyObject *self, PyObject *args);
+PyObject *codec_decode(PyObject *self, PyObject *args);
+PyObject *codec_send(PyObject *self, PyObject *args);
+PyObject *codec_receive(PyObject *self, PyObject *args);
+
+/* ---- serve.c ---- */
+PyObject *serve_loop(PyObject *self, PyObject *args);
+PyObject *serve_ready(PyObject *self, PyObject *args);
+PyObject *serve_report(PyObject *self, PyObject *args);
+
+/* ---- lockdown.c ---- */
+PyObject *lockdown_setup(PyObject *self, PyObject *args);
+PyObject *lockdown_enter(PyObject *self, PyObject *args);
+PyObject *lockdown_limit(PyObject *self, PyObject *args);
+PyObject *lockdown_selftest(PyObject *self, PyObject *args);
+/* Removes what a candidate left in the work directory; in the fork server that owns it. */
+void lockdown_clean_work(void);
+
+/* False with a Python error set where `object` is not bytes. */
+bool module_bytes(PyObject *object, const char **data, size_t *len);
+
+#endif

@@ -1,0 +1,269 @@
+/* The fork server: one loop for the zygote, for the parents of tests' processes and of renders.
+ *
+ * THEORY.  The loop holds no tests, no code and no nonce of any child: a child gets its job over
+ * its own socket after the fork.  (In a first version the zygote read the tests; the candidate
+ * found them in the frames that it had inherited.) A child never returns from serve_child(): an
+ * exception in it must not unwind into the parent's Python code. The loop is single-threaded;
+ * SIGCHLD is blocked except while it waits, so that no death is missed. */
+#include "config/limits.h"
+#include "verifier/inside/module.h"
+#include "verifier/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_CHILDREN = 512, NR_PIDFD_OPEN = 434, EXIT_BROKEN = 70 };
+
+struct child {
+    pid_t pid;
+    uint32_t id;
+    uint32_t kind;
+};
+struct server {
+    int control;
+    PyObject *handler; /* borrowed */
+    struct child children[MAX_CHILDREN];
+    int n_children;
+};
+
+static void on_child(int signal_number) { (void)signal_number; }
+
+static bool send_message(int fd, const void *data, size_t len, int attached) {
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = len};
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (attached >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(head), &attached, sizeof attached);
+    }
+    ssize_t n;
+    do
+        n = sendmsg(fd, &message, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)len;
+}
+
+/* Bytes received, 0 at the end, -1 on error; descriptors that came go to fds, *n_fds of them. */
+static ssize_t receive_message(int fd, void *data, size_t len, int fds[WIRE_FDS], int *n_fds) {
+    struct iovec iov = {.iov_base = data, .iov_len = len};
+    union {
+        char bytes[CMSG_SPACE(WIRE_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    struct msghdr message = {
+        .msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof control.bytes,
+    };
+    ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    *n_fds = 0;
+    if (n < 0) return n;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        *n_fds = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds, CMSG_DATA(c), (size_t)*n_fds * sizeof(int));
+    }
+    return n;
+}
+
+/* ---- children ---- */
+
+static PyObject *descriptors(const int *fds, int n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (int i = 0; tuple && i < n; i++)
+        PyTuple_SetItem(tuple, i, PyLong_FromLongLong(fds[i]));
+    return tuple;
+}
+
+/* Waits for the job, runs the handler, ends the process. */
+static _Noreturn void serve_child(PyObject *handler, uint32_t kind, int job_socket) {
+    struct wire_job job;
+    int fds[WIRE_FDS], n_fds;
+    ssize_t n;
+    do
+        n = receive_message(job_socket, &job, sizeof job, fds, &n_fds);
+    while (n < 0 && errno == EINTR);
+    if (n == 0) _exit(0); /* cancelled before it began */
+    if (n != (ssize_t)sizeof job) _exit(EXIT_BROKEN);
+    PyObject *nonce = PyBytes_FromStringAndSize((const char *)job.nonce, WIRE_NONCE);
+    PyObject *given = descriptors(fds, n_fds);
+    PyObject *arguments = nonce && given ? Py_BuildValue("(iiOKKiiO)", (int)kind, job_socket, nonce,
+                                                         (unsigned long long)job.address_space,
+                                                         (unsigned long long)job.seed,
+                                                         (int)job.cpu_s, (int)job.flags, given)
+                                         : NULL;
+    PyObject *result = arguments ? PyObject_CallFunctionObjArgs(handler, arguments, NULL) : NULL;
+    if (!result) {
+        PyErr_Print();
+        /* Before the lock-down this reaches the supervisor; after it the number means something
+         * else or nothing. */
+        ssize_t told = write(job_socket, "", 1);
+        _exit(told == 1 ? EXIT_BROKEN : EXIT_BROKEN + 1);
+    }
+    _exit(0);
+}
+
+static void tell(struct server *s, struct wire_event event, int attached) {
+    if (!send_message(s->control, &event, sizeof event, attached)) _exit(0);
+}
+
+static void start(struct server *s, const struct wire_fork *ask, int job_socket) {
+    if (s->n_children == MAX_CHILDREN) {
+        tell(s, (struct wire_event){.kind = WIRE_FAILED, .id = ask->id, .status = EAGAIN}, -1);
+        close(job_socket);
+        return;
+    }
+    pid_t parent = getpid();
+    PyOS_BeforeFork();
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(0); /* the parent died before the line above */
+        PyOS_AfterFork_Child();
+        close(s->control);
+        signal(SIGCHLD, SIG_DFL);
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        serve_child(s->handler, ask->kind, job_socket);
+    }
+    int error = errno;
+    PyOS_AfterFork_Parent();
+    close(job_socket);
+    if (pid < 0) {
+        tell(s, (struct wire_event){.kind = WIRE_FAILED, .id = ask->id, .status = error}, -1);
+        return;
+    }
+    s->children[s->n_children++] = (struct child){.pid = pid, .id = ask->id, .kind = ask->kind};
+    int pidfd = (int)syscall(NR_PIDFD_OPEN, pid, 0);
+    if (pidfd < 0) { /* a child that can't be killed must not run */
+        error = errno;
+        kill(pid, SIGKILL);
+        tell(s, (struct wire_event){.kind = WIRE_FAILED, .id = ask->id, .status = error}, -1);
+        return;
+    }
+    tell(s, (struct wire_event){.kind = WIRE_STARTED, .id = ask->id, .pid = pid}, pidfd);
+    close(pidfd);
+}
+
+static void reap(struct server *s) {
+    int status;
+    struct rusage usage;
+    for (pid_t pid; (pid = wait4(-1, &status, WNOHANG, &usage)) > 0;) {
+        int i = 0;
+        while (i < s->n_children && s->children[i].pid != pid)
+            i++;
+        if (i == s->n_children) continue; /* an orphan of somebody, adopted */
+        struct child child = s->children[i];
+        s->children[i] = s->children[--s->n_children];
+        if (child.kind == WIRE_CANDIDATE) lockdown_clean_work();
+        struct wire_event event = {
+            .kind = WIRE_EXITED,
+            .id = child.id,
+            .status = status,
+            .pid = pid,
+            .cpu_us = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * INT64_C(1000000) +
+                      usage.ru_utime.tv_usec + usage.ru_stime.tv_usec,
+            .max_rss_kb = usage.ru_maxrss,
+        };
+        tell(s, event, -1);
+    }
+}
+
+/* Never returns: the process ends with its control socket. */
+PyObject *serve_loop(PyObject *self, PyObject *args) {
+    (void)self;
+    struct server s = {0};
+    if (!PyArg_ParseTuple(args, "iO", &s.control, &s.handler)) return NULL;
+    sigset_t blocked, waiting;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &blocked, &waiting);
+    sigdelset(&waiting, SIGCHLD);
+    struct sigaction action = {.sa_handler = on_child};
+    sigaction(SIGCHLD, &action, NULL);
+    for (;;) {
+        reap(&s);
+        struct pollfd polled = {.fd = s.control, .events = POLLIN};
+        if (ppoll(&polled, 1, NULL, &waiting) < 0) {
+            if (errno != EINTR) _exit(EXIT_BROKEN);
+            continue;
+        }
+        struct wire_fork ask;
+        int fds[WIRE_FDS], n_fds;
+        ssize_t n = receive_message(s.control, &ask, sizeof ask, fds, &n_fds);
+        if (n < 0 && errno == EINTR) continue;
+        if (n != (ssize_t)sizeof ask || n_fds != 1) _exit(0);
+        start(&s, &ask, fds[0]);
+    }
+}
+
+/* ---- messages of their own ---- */
+
+PyObject *serve_ready(PyObject *self, PyObject *args) {
+    (void)self;
+    int fd;
+    PyObject *text;
+    const char *data;
+    size_t len;
+    char message[sizeof(struct wire_event) + 4096] = {0};
+    if (!PyArg_ParseTuple(args, "iO", &fd, &text) || !module_bytes(text, &data, &len)) return NULL;
+    if (len > 4096) len = 4096;
+    struct wire_event event = {.kind = WIRE_READY};
+    memcpy(message, &event, sizeof event);
+    memcpy(message + sizeof event, data, len);
+    if (!send_message(fd, message, sizeof event + len, -1))
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_IncRef(PYTHON_NONE);
+    return PYTHON_NONE;
+}
+
+PyObject *serve_report(PyObject *self, PyObject *args) {
+    (void)self;
+    int fd, kind, passed, total;
+    PyObject *nonce, *limit, *text;
+    const char *nonce_data, *limit_data, *text_data;
+    size_t nonce_len, limit_len, text_len;
+    if (!PyArg_ParseTuple(args, "iiOiiOO", &fd, &kind, &nonce, &passed, &total, &limit, &text) ||
+        !module_bytes(nonce, &nonce_data, &nonce_len) ||
+        !module_bytes(limit, &limit_data, &limit_len) || !module_bytes(text, &text_data, &text_len))
+        return NULL;
+    if (text_len > WIRE_REPORT_TEXT) text_len = WIRE_REPORT_TEXT;
+    struct wire_report *report = calloc(1, sizeof *report + text_len);
+    if (!report) return PyErr_NoMemory();
+    report->kind = (uint32_t)kind;
+    report->passed = (uint32_t)passed;
+    report->total = (uint32_t)total;
+    report->text_len = (uint32_t)text_len;
+    if (nonce_len == WIRE_NONCE) memcpy(report->nonce, nonce_data, WIRE_NONCE);
+    memcpy(report->limit, limit_data,
+           limit_len < sizeof report->limit - 1 ? limit_len : sizeof report->limit - 1);
+    memcpy(report->text, text_data, text_len);
+    ssize_t n;
+    do /* write, not sendmsg: the filter leaves no other way out */
+        n = write(fd, report, sizeof *report + text_len);
+    while (n < 0 && errno == EINTR);
+    free(report);
+    if (n < 0) return PyErr_SetFromErrno(PyExc_OSError);
+    Py_IncRef(PYTHON_NONE);
+    return PYTHON_NONE;
+}

@@ -1,0 +1,368 @@
+#include "verifier/job.h"
+
+#include "base/clock.h"
+#include "config/limits.h"
+#include "verifier/capture.h"
+#include "verifier/judge.h"
+#include "verifier/payload.h"
+#include "verifier/report.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum job_state { JOB_QUEUED, JOB_COMPILING, JOB_RUNNING, JOB_ENDING, JOB_OVER };
+
+static const double GRACE_S = 5.0;     /* for B to report and end after A's end */
+static const double MIN_TICK_S = 0.02; /* between two looks at the CPU clock */
+
+struct job {
+    struct task task;
+    enum job_state state;
+    struct pool *pool;      /* borrowed */
+    struct job_input input; /* code: owned by code_fd */
+    int code_fd;            /* owned: the code, as A reads it */
+    int retries;
+    bool cancelled;
+
+    /* one run */
+    struct process a, b;
+    struct watch *output, *report; /* owned */
+    struct watch_timer *timer;     /* owned */
+    struct capture capture;
+    struct report *reported; /* owned; where report_status is REPORT_OK */
+    enum report_status report_status;
+    unsigned char nonce[WIRE_NONCE];
+    double began;
+    const char *limit; /* static; what the supervisor found first */
+    bool sabotaged;    /* the run could not be set up */
+
+    void (*done)(void *arg, const struct job_result *);
+    void *arg; /* borrowed */
+};
+
+static void move(struct job *j, enum job_state to) {
+    static const bool legal[5][5] = {
+        [JOB_QUEUED] = {[JOB_COMPILING] = true, [JOB_OVER] = true},
+        [JOB_COMPILING] = {[JOB_RUNNING] = true, [JOB_ENDING] = true},
+        [JOB_RUNNING] = {[JOB_ENDING] = true},
+        [JOB_ENDING] = {[JOB_OVER] = true, [JOB_QUEUED] = true}, /* again, once */
+    };
+    BUG_ON(!legal[j->state][to]);
+    j->state = to;
+}
+
+static void destroy(struct job *j) {
+    close(j->code_fd);
+    free(j->reported);
+    free(j);
+}
+
+static void clear_run(struct job *j) {
+    watch_close(j->output);
+    watch_close(j->report);
+    watch_timer_close(j->timer);
+    j->output = j->report = NULL;
+    j->timer = NULL;
+    process_clear(&j->a);
+    process_clear(&j->b);
+    capture_clear(&j->capture);
+    free(j->reported);
+    j->reported = NULL;
+    j->report_status = REPORT_NONE;
+    j->limit = NULL;
+    j->sabotaged = false;
+}
+
+static double wall_limit(const struct job *j) { return 2 * j->input.timeout_s + 2; }
+static uint32_t kernel_cpu_limit(const struct job *j) {
+    return (uint32_t)ceil(j->input.timeout_s) + 1;
+}
+
+/* ---- the end ---- */
+
+/* A word on A's job socket comes from the harness before the lock-down closed it there: the
+ * candidate never ran. */
+static bool never_ran(const struct job *j) {
+    char word;
+    return j->a.state == PROCESS_ENDED && j->a.job_fd >= 0 &&
+           recv(j->a.job_fd, &word, 1, MSG_DONTWAIT) == 1;
+}
+
+static struct judge_process facts_of(const struct process *p, bool never_begun) {
+    return (struct judge_process){
+        .lost = p->lost || never_begun,
+        .killed = p->killed,
+        .status = p->status,
+        .cpu_s = p->cpu_s,
+    };
+}
+
+static void deliver(struct job *j, const struct judge_verdict *verdict) {
+    size_t output_len;
+    char *output = capture_text(&j->capture, &output_len);
+    struct job_result result = {
+        .kind = verdict->kind,
+        .tests_passed = j->reported ? j->reported->passed : 0,
+        .tests_total = j->reported ? j->reported->total : 0,
+        .cpu_s = j->a.cpu_s + j->b.cpu_s,
+        .wall_s = clock_seconds() - j->began,
+        .max_rss_mb = j->a.max_rss_mb,
+        .error = verdict->error,
+        .limit = verdict->limit,
+        .output = output,
+        .output_len = output_len,
+        .retries = j->retries,
+    };
+    void (*done)(void *, const struct job_result *) = j->done;
+    void *arg = j->arg;
+    move(j, JOB_OVER);
+    struct job *gone = j;
+    /* The worker is free before anybody hears: what they submit then finds it. */
+    pool_done(j->pool, &j->task);
+    done(arg, &result);
+    clear_run(gone);
+    destroy(gone);
+    free(output);
+}
+
+static bool has_ended(const struct process *p) {
+    return p->state == PROCESS_ENDED || p->state == PROCESS_NONE;
+}
+
+static void finish_if_over(struct job *j) {
+    if (j->state != JOB_ENDING || !has_ended(&j->a) || !has_ended(&j->b)) return;
+    if (j->output) capture_drain(&j->capture, watch_fd(j->output));
+    if (j->cancelled) {
+        move(j, JOB_OVER);
+        pool_done(j->pool, &j->task);
+        clear_run(j);
+        destroy(j);
+        return;
+    }
+    struct judge_verdict verdict;
+    struct judge_facts facts = {
+        .a = facts_of(&j->a, j->sabotaged || never_ran(j)),
+        .b = facts_of(&j->b, j->sabotaged),
+        .status = j->report_status,
+        .report = j->reported,
+        .limit = j->limit,
+        .cpu_limit_s = kernel_cpu_limit(j),
+    };
+    judge(&facts, &verdict);
+    if (verdict.kind == VERDICT_BROKEN && j->retries == 0) {
+        j->retries++;
+        move(j, JOB_QUEUED);
+        pool_done(j->pool, &j->task);
+        clear_run(j);
+        pool_submit(j->pool, &j->task);
+        return;
+    }
+    deliver(j, &verdict);
+}
+
+/* A first, so that B can still report what it has counted. */
+static void end_run(struct job *j) {
+    if (j->state == JOB_ENDING) return;
+    move(j, JOB_ENDING);
+    process_kill(&j->a);
+    if (j->timer) watch_timer_set(j->timer, GRACE_S);
+    if (j->cancelled || j->sabotaged) process_kill(&j->b);
+    finish_if_over(j);
+}
+
+/* ---- events of a run ---- */
+
+static void take_report(struct job *j) {
+    if (!j->report) return;
+    if (!j->reported) j->reported = err_alloc(1, sizeof *j->reported);
+    enum report_status status = report_receive(watch_fd(j->report), j->nonce, j->reported);
+    if (status == REPORT_NONE) return;
+    watch_close(j->report);
+    j->report = NULL;
+    j->report_status = status;
+    if (status != REPORT_OK) {
+        free(j->reported);
+        j->reported = NULL;
+    }
+}
+
+static void on_report(void *arg) {
+    struct job *j = arg;
+    take_report(j);
+    if (j->report_status == REPORT_NONE) return;
+    if (j->state == JOB_ENDING)
+        finish_if_over(j);
+    else
+        end_run(j);
+}
+
+static void on_output(void *arg) {
+    struct job *j = arg;
+    bool more = capture_drain(&j->capture, watch_fd(j->output));
+    if (!more) {
+        watch_close(j->output);
+        j->output = NULL;
+    }
+    if (j->capture.total > LIMIT_OUTPUT_BYTES && j->state == JOB_RUNNING &&
+        j->report_status == REPORT_NONE) {
+        j->limit = "output";
+        end_run(j);
+    }
+}
+
+static void on_a_ended(void *arg) {
+    struct job *j = arg;
+    if (j->state == JOB_RUNNING)
+        end_run(j);
+    else
+        finish_if_over(j);
+}
+
+static void on_b_ended(void *arg) {
+    struct job *j = arg;
+    take_report(j); /* it may lie in the socket still */
+    if (j->state == JOB_RUNNING)
+        end_run(j);
+    else
+        finish_if_over(j);
+}
+
+static void on_timer(void *arg) {
+    struct job *j = arg;
+    if (j->state == JOB_ENDING) { /* B had its time to report */
+        process_kill(&j->b);
+        return;
+    }
+    double a = process_cpu(&j->a), b = process_cpu(&j->b);
+    double used = (a > 0 ? a : 0) + (b > 0 ? b : 0), wall = clock_seconds() - j->began;
+    if (used >= j->input.timeout_s)
+        j->limit = "cpu_time";
+    else if (wall >= wall_limit(j))
+        j->limit = "wall_time";
+    if (j->limit) {
+        end_run(j);
+        return;
+    }
+    double next = j->input.timeout_s - used;
+    if (next > wall_limit(j) - wall) next = wall_limit(j) - wall;
+    watch_timer_set(j->timer, next < MIN_TICK_S ? MIN_TICK_S : next);
+}
+
+/* ---- the beginning ---- */
+
+static bool give_a(struct job *j, int call, int output, struct worker *w) {
+    struct wire_job job = {
+        .address_space = worker_address_space(w, j->input.memory_mb),
+        .seed = j->input.seed,
+        .cpu_s = kernel_cpu_limit(j),
+    };
+    return process_give(&j->a, &job, (int[]){j->code_fd, call, output}, 3);
+}
+
+static bool give_b(struct job *j, int call, struct worker *w) {
+    struct wire_job job = {
+        .address_space = worker_address_space(w, j->input.memory_mb),
+        .seed = j->input.seed,
+        .cpu_s = kernel_cpu_limit(j),
+    };
+    report_draw_nonce(j->nonce);
+    memcpy(job.nonce, j->nonce, WIRE_NONCE);
+    return process_give(&j->b, &job, &call, 1);
+}
+
+static bool set_up(struct job *j, struct worker *w) {
+    int call[2] = {-1, -1}, output[2] = {-1, -1};
+    struct forker *tests = suite_forker(j->input.suite, w);
+    bool ok = tests && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, call) &&
+              !pipe2(output, O_CLOEXEC) &&
+              process_start(worker_forker(w), &j->a, WIRE_CANDIDATE, on_a_ended, j) &&
+              process_start(tests, &j->b, WIRE_TESTS, on_b_ended, j) &&
+              give_a(j, call[0], output[1], w) && give_b(j, call[1], w);
+    if (output[0] >= 0) j->output = watch_open(pool_watches(j->pool), output[0], on_output, j);
+    if (j->b.state != PROCESS_NONE) {
+        j->report = watch_open(pool_watches(j->pool), j->b.job_fd, on_report, j);
+        j->b.job_fd = -1;
+    }
+    for (int i = 0; i < 2; i++)
+        if (call[i] >= 0) close(call[i]);
+    if (output[1] >= 0) close(output[1]);
+    return ok;
+}
+
+static void on_suite(void *arg, enum holder_state state, const char *text) {
+    (void)text;
+    struct job *j = arg;
+    j->began = clock_seconds();
+    if (j->cancelled || state != HOLDER_READY) {
+        /* It compiled once, when the tests were opened: not the candidate's fault. */
+        j->sabotaged = true;
+        end_run(j);
+        return;
+    }
+    move(j, JOB_RUNNING);
+    j->timer = watch_timer_open(pool_watches(j->pool), on_timer, j);
+    if (!set_up(j, j->task.worker)) {
+        j->sabotaged = true;
+        end_run(j);
+        return;
+    }
+    watch_timer_set(j->timer, j->input.timeout_s);
+}
+
+static void on_begin(struct task *task, struct worker *w) {
+    struct job *j = LIST_ITEM(task, struct job, task);
+    move(j, JOB_COMPILING);
+    suite_want(j->input.suite, w, on_suite, j);
+}
+
+struct job *job_start(struct pool *pool, const struct job_input *input,
+                      void (*done)(void *arg, const struct job_result *), void *arg,
+                      struct err *e) {
+    int fd = payload_memfd("code", input->code, input->code_len, e);
+    if (fd < 0) return NULL;
+    struct job *j = err_alloc(1, sizeof *j);
+    *j = (struct job){
+        .task = {.priority = input->priority, .begin = on_begin},
+        .pool = pool,
+        .input = *input,
+        .code_fd = fd,
+        .a = {.job_fd = -1, .pidfd = -1},
+        .b = {.job_fd = -1, .pidfd = -1},
+        .done = done,
+        .arg = arg,
+    };
+    j->input.code = NULL;
+    list_init(&j->task.link);
+    capture_init(&j->capture, LIMIT_OUTPUT_KEPT);
+    pool_submit(pool, &j->task);
+    return j;
+}
+
+void job_cancel(struct job *j) {
+    j->cancelled = true;
+    switch (j->state) {
+    case JOB_QUEUED:
+        pool_withdraw(j->pool, &j->task);
+        move(j, JOB_OVER);
+        destroy(j);
+        return;
+    case JOB_COMPILING:
+        suite_forget(j->input.suite, j->task.worker);
+        j->sabotaged = true;
+        end_run(j);
+        return;
+    case JOB_RUNNING:
+        end_run(j);
+        return;
+    case JOB_ENDING:
+        process_kill(&j->b);
+        return;
+    case JOB_OVER:
+        return; /* in its own callback */
+    }
+}

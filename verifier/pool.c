@@ -1,0 +1,369 @@
+#include "verifier/pool.h"
+
+#include "base/log.h"
+#include "verifier/keeper.h"
+#include "verifier/message.h"
+#include "verifier/probe.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    START_S = 60,           /* a worker that isn't ready by then is given up */
+    BASE_BYTES = 128 << 20, /* address space of an idle worker where /proc doesn't tell */
+    SPARE_BYTES = 32 << 20, /* for the harness's own needs beyond the candidate's memory */
+};
+
+enum { NR_PIDFD_SEND_SIGNAL = 424 };
+
+enum worker_state { WORKER_DOWN, WORKER_ASKED, WORKER_STARTING, WORKER_READY };
+
+struct worker {
+    struct pool *pool; /* borrowed */
+    int slot;
+    enum worker_state state;
+    struct box_process process; /* owned once STARTING; control is the forker's */
+    struct forker *forker;      /* owned */
+    struct watch_timer *timer;  /* owned: start-up, or the wait before the next try */
+    struct task *task;          /* borrowed; what runs */
+    uint64_t base_bytes;
+    struct list suites;
+    int failures; /* starts in a row that came to nothing */
+};
+
+struct template_listener {
+    void (*ready)(void *arg, struct worker *, const struct err *);
+    void (*lost)(void *arg);
+    void *arg; /* borrowed */
+};
+
+struct pool {
+    struct probe probe;
+    struct watch_set watches;
+    int keeper_fd; /* owned until attached */
+    pid_t keeper_pid;
+    struct watch *keeper;   /* owned once attached */
+    struct worker *workers; /* owned; the last one is the template's */
+    int n_workers;          /* without the template's */
+    struct list queue;
+    int n_queued;
+    bool closing;
+    struct template_listener listener;
+    uint64_t replaced;
+};
+
+static void move(struct worker *w, enum worker_state to) {
+    static const bool legal[4][4] = {
+        [WORKER_DOWN] = {[WORKER_ASKED] = true},
+        [WORKER_ASKED] = {[WORKER_STARTING] = true, [WORKER_DOWN] = true},
+        [WORKER_STARTING] = {[WORKER_READY] = true, [WORKER_DOWN] = true},
+        [WORKER_READY] = {[WORKER_DOWN] = true},
+    };
+    BUG_ON(!legal[w->state][to]);
+    w->state = to;
+}
+
+static void kill_process(struct worker *w) {
+    if (w->process.pidfd >= 0) syscall(NR_PIDFD_SEND_SIGNAL, w->process.pidfd, SIGKILL, NULL, 0);
+}
+
+static bool is_template(const struct worker *w) { return w->slot == w->pool->n_workers; }
+
+/* ---- tasks ---- */
+
+static bool goes_before(const struct task *a, const struct task *b) {
+    if (a->urgent != b->urgent) return a->urgent;
+    return a->priority < b->priority;
+}
+
+static void dispatch(struct pool *p) {
+    for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
+        struct worker *w = &p->workers[i];
+        if (w->state != WORKER_READY || w->task) continue;
+        struct task *task = LIST_ITEM(p->queue.next, struct task, link);
+        list_remove(&task->link);
+        p->n_queued--;
+        w->task = task;
+        task->worker = w;
+        task->begin(task, w);
+    }
+}
+
+void pool_submit(struct pool *p, struct task *task) {
+    struct list *before = &p->queue;
+    while (before->prev != &p->queue &&
+           goes_before(task, LIST_ITEM(before->prev, struct task, link)))
+        before = before->prev;
+    list_append(before, &task->link); /* appending to an item puts it before that item */
+    task->worker = NULL;
+    p->n_queued++;
+    dispatch(p);
+}
+
+void pool_withdraw(struct pool *p, struct task *task) {
+    BUG_ON(task->worker);
+    list_remove(&task->link);
+    p->n_queued--;
+}
+
+void pool_done(struct pool *p, struct task *task) {
+    struct worker *w = task->worker;
+    BUG_ON(!w || w->task != task);
+    w->task = NULL;
+    task->worker = NULL;
+    dispatch(p);
+}
+
+/* ---- workers ---- */
+
+static void ask_for(struct worker *w) {
+    struct pool *p = w->pool;
+    struct keeper_ask ask = {.slot = w->slot};
+    snprintf(ask.flavour, sizeof ask.flavour, "%s", is_template(w) ? "template" : "standard");
+    int fd = p->keeper ? watch_fd(p->keeper) : p->keeper_fd;
+    if (fd < 0 || !message_send(fd, &ask, sizeof ask, NULL, 0)) return;
+    move(w, WORKER_ASKED);
+}
+
+static void on_timer(void *arg) {
+    struct worker *w = arg;
+    if (w->state == WORKER_DOWN)
+        ask_for(w);
+    else if (w->state == WORKER_STARTING)
+        kill_process(w);
+}
+
+/* Back to DOWN, and up again: at once after a worker that had worked, later and later after failed
+ * starts. */
+static void restart(struct worker *w) {
+    move(w, WORKER_DOWN);
+    if (w->pool->closing) return;
+    double wait = w->failures ? 0.1 * (double)(1 << (w->failures > 7 ? 7 : w->failures)) : 0;
+    watch_timer_set(w->timer, wait);
+}
+
+static void tell_template(struct pool *p, struct worker *w, const struct err *e) {
+    if (p->listener.ready) p->listener.ready(p->listener.arg, w, e);
+}
+
+static void start_failed(struct worker *w, const char *why) {
+    log_line(LOG_ERROR, "verifier: worker %d did not start: %s", w->slot, why);
+    w->failures++;
+    struct err e = {0};
+    err_set(&e, ERR_SYSTEM, "a sandbox worker did not start: %s", why);
+    restart(w);
+    if (is_template(w)) tell_template(w->pool, NULL, &e);
+}
+
+static void on_worker_lost(void *arg) {
+    struct worker *w = arg;
+    struct pool *p = w->pool;
+    char words[200];
+    box_last_words(w->process.errors_fd, words, sizeof words);
+    bool was_ready = w->state == WORKER_READY;
+    forker_close(w->forker);
+    w->forker = NULL;
+    kill_process(w);
+    w->base_bytes = 0;
+    box_process_clear(&w->process);
+    if (!was_ready) {
+        start_failed(w, words[0] ? words : "it ended without a word");
+        return;
+    }
+    log_line(LOG_WARN, "verifier: worker %d died%s%s; it is replaced", w->slot,
+             words[0] ? ": " : "", words);
+    p->replaced++;
+    if (is_template(w) && p->listener.lost) p->listener.lost(p->listener.arg);
+    restart(w);
+}
+
+static void on_worker_ready(void *arg, const char *text) {
+    struct worker *w = arg;
+    const char *wrong = probe_check_ready(&w->pool->probe.plan, text);
+    if (wrong || w->state != WORKER_STARTING) {
+        log_line(LOG_ERROR, "verifier: worker %d is not fit for work: %s", w->slot,
+                 wrong ? wrong : "");
+        kill_process(w);
+        return;
+    }
+    w->failures = 0;
+    watch_timer_stop(w->timer);
+    move(w, WORKER_READY);
+    if (is_template(w))
+        tell_template(w->pool, w, NULL);
+    else
+        dispatch(w->pool);
+}
+
+static uint64_t address_space(pid_t pid) {
+    char path[64];
+    unsigned long pages = 0;
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (f) {
+        if (fscanf(f, "%lu", &pages) != 1) pages = 0;
+        fclose(f);
+    }
+    return pages ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : BASE_BYTES;
+}
+
+static void take_answer(struct pool *p, const struct keeper_answer *answer,
+                        const int fds[KEEPER_FDS]) {
+    if (answer->slot < 0 || answer->slot > p->n_workers) return;
+    struct worker *w = &p->workers[answer->slot];
+    if (w->state != WORKER_ASKED) return;
+    if (!answer->pid) {
+        struct err e = {0};
+        err_errno(&e, answer->failure.error, "layer '%s': %s", answer->failure.layer,
+                  answer->failure.detail);
+        start_failed(w, e.message);
+        return;
+    }
+    w->process = (struct box_process){
+        .pid = answer->pid,
+        .pidfd = fds[KEEPER_PIDFD],
+        .control = -1,
+        .errors_fd = fds[KEEPER_ERRORS],
+    };
+    move(w, WORKER_STARTING);
+    w->forker = forker_open(&p->watches, fds[KEEPER_CONTROL], on_worker_ready, on_worker_lost, w);
+    watch_timer_set(w->timer, START_S);
+}
+
+static void on_keeper(void *arg) {
+    struct pool *p = arg;
+    for (;;) {
+        struct keeper_answer answer;
+        int fds[MESSAGE_FDS], n_fds;
+        ssize_t n = message_receive(watch_fd(p->keeper), &answer, sizeof answer, fds, &n_fds);
+        if (n < 0 && errno == EAGAIN) return;
+        if (n == (ssize_t)sizeof answer && n_fds == (answer.pid ? KEEPER_FDS : 0)) {
+            take_answer(p, &answer, fds);
+            continue;
+        }
+        for (int i = 0; i < n_fds; i++)
+            close(fds[i]);
+        log_line(LOG_ERROR, "verifier: the keeper of the workers is gone; dead workers stay dead");
+        watch_close(p->keeper);
+        p->keeper = NULL;
+        return;
+    }
+}
+
+/* ---- life ---- */
+
+static int count_cores(void) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    if (sched_getaffinity(0, sizeof cores, &cores)) return 1;
+    return CPU_COUNT(&cores);
+}
+
+struct pool *pool_open(const struct verifier_options *options, struct err *e) {
+    struct pool *p = err_alloc(1, sizeof *p);
+    p->keeper_fd = -1;
+    list_init(&p->queue);
+    if (!probe_run(&p->probe, options, e)) {
+        free(p);
+        return NULL;
+    }
+    p->n_workers = options->workers > 0 ? options->workers : count_cores();
+    p->workers = err_alloc((size_t)p->n_workers + 1, sizeof *p->workers);
+    for (int i = 0; i <= p->n_workers; i++)
+        p->workers[i] = (struct worker){
+            .pool = p,
+            .slot = i,
+            .process = {.pid = -1, .pidfd = -1, .control = -1, .errors_fd = -1},
+        };
+    for (int i = 0; i <= p->n_workers; i++)
+        list_init(&p->workers[i].suites);
+    if (!keeper_start(&p->probe.plan, &p->keeper_fd, &p->keeper_pid, e)) {
+        pool_free(p);
+        return NULL;
+    }
+    for (int i = 0; i < p->n_workers; i++)
+        ask_for(&p->workers[i]);
+    return p;
+}
+
+bool pool_attach(struct pool *p, uv_loop_t *loop, struct err *e) {
+    if (p->keeper_fd < 0) return err_set(e, ERR_SYSTEM, "the verifier is attached already");
+    p->watches.loop = loop;
+    for (int i = 0; i <= p->n_workers; i++)
+        p->workers[i].timer = watch_timer_open(&p->watches, on_timer, &p->workers[i]);
+    p->keeper = watch_open(&p->watches, p->keeper_fd, on_keeper, p);
+    p->keeper_fd = -1;
+    return true;
+}
+
+void pool_close(struct pool *p) {
+    p->closing = true;
+    watch_close(p->keeper);
+    p->keeper = NULL;
+    for (int i = 0; i <= p->n_workers; i++) {
+        struct worker *w = &p->workers[i];
+        forker_close(w->forker);
+        w->forker = NULL;
+        kill_process(w);
+        box_process_clear(&w->process);
+        watch_timer_close(w->timer);
+        w->timer = NULL;
+    }
+}
+
+void pool_free(struct pool *p) {
+    if (!p) return;
+    if (p->keeper_fd >= 0) close(p->keeper_fd);
+    if (p->keeper_pid > 0)
+        while (waitpid(p->keeper_pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+    probe_clear(&p->probe);
+    free(p->workers);
+    free(p);
+}
+
+const struct verifier_report *pool_report(const struct pool *p) { return &p->probe.report; }
+struct watch_set *pool_watches(struct pool *p) {
+    return &p->watches;
+}
+int pool_slots(const struct pool *p) { return p->n_workers + 1; }
+
+void pool_counts(const struct pool *p, struct pool_counts *out) {
+    *out = (struct pool_counts){.queued = p->n_queued, .replaced = p->replaced};
+    for (int i = 0; i < p->n_workers; i++) {
+        out->running += p->workers[i].task != NULL;
+        out->workers += p->workers[i].state == WORKER_READY;
+    }
+}
+
+int worker_slot(const struct worker *w) { return w->slot; }
+struct list *worker_suites(struct worker *w) {
+    return &w->suites;
+}
+struct forker *worker_forker(const struct worker *w) {
+    return w->forker;
+}
+
+uint64_t worker_address_space(struct worker *w, int memory_mb) {
+    /* Read once it is up: what it maps while it loads is part of every child. */
+    if (!w->base_bytes) w->base_bytes = address_space(w->process.pid);
+    return w->base_bytes + SPARE_BYTES + ((uint64_t)memory_mb << 20);
+}
+
+void pool_template_worker(struct pool *p,
+                          void (*ready)(void *arg, struct worker *, const struct err *),
+                          void (*lost)(void *arg), void *arg) {
+    struct worker *w = &p->workers[p->n_workers];
+    p->listener = (struct template_listener){ready, lost, arg};
+    if (w->state == WORKER_READY)
+        ready(arg, w, NULL);
+    else if (w->state == WORKER_DOWN)
+        watch_timer_set(w->timer, 0);
+}

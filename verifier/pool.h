@@ -1,0 +1,66 @@
+/* The workers and what they have to do.
+ *
+ * THEORY.  One task a worker at a time; tasks wait in one queue by (urgent, priority, arrival).  A
+ * worker that dies takes its task's processes with it (the task hears of each as lost and asks to
+ * be run again), is replaced through the keeper, and nothing is handed to it before its self-test
+ * was good.  The last slot is kept for chat templates and made when first needed.  Opened before
+ * threads; then LOOP thread. */
+#ifndef VERIFIER_POOL_H
+#define VERIFIER_POOL_H
+
+#include "base/list.h"
+#include "verifier/box.h"
+#include "verifier/process.h"
+#include "verifier/verifier.h"
+
+struct pool;
+struct worker;
+
+/* Embedded in what is to be done. */
+struct task {
+    struct list link;      /* in the queue while it waits */
+    bool urgent;           /* short, and others wait for it: compiling tests */
+    int priority;          /* lower first */
+    struct worker *worker; /* borrowed; set while it runs */
+    void (*begin)(struct task *, struct worker *);
+};
+
+struct pool *pool_open(const struct verifier_options *, struct err *e);
+bool pool_attach(struct pool *, uv_loop_t *, struct err *e);
+/* Ends all workers; the tasks that run hear of their processes' end.  Closes handles: see
+ * pool_watches(). */
+void pool_close(struct pool *);
+void pool_free(struct pool *);
+const struct verifier_report *pool_report(const struct pool *);
+struct watch_set *pool_watches(struct pool *);
+
+/* Begins it at once or queues it; `begin` may be called from within. */
+void pool_submit(struct pool *, struct task *);
+/* Takes it out of the queue; only while it waits. */
+void pool_withdraw(struct pool *, struct task *);
+/* The task has let go of its worker, which takes the next. */
+void pool_done(struct pool *, struct task *);
+
+int pool_slots(const struct pool *); /* worker slots, the template's included */
+struct pool_counts {
+    int queued, running, workers;
+    uint64_t replaced;
+};
+void pool_counts(const struct pool *, struct pool_counts *out);
+
+/* ---- a worker ---- */
+
+int worker_slot(const struct worker *);
+/* The suites that it holds compiled, most recently used first; kept by suite.c. */
+struct list *worker_suites(struct worker *);
+struct forker *worker_forker(const struct worker *);
+/* RLIMIT_AS of a child that may use `memory_mb` itself. */
+uint64_t worker_address_space(struct worker *, int memory_mb);
+
+/* The template worker, asked for if it isn't there: `ready(arg, worker, error)` comes later, with
+ * NULL and the error where it can't be had; `lost(arg)` when it dies.  One listener. */
+void pool_template_worker(struct pool *,
+                          void (*ready)(void *arg, struct worker *, const struct err *),
+                          void (*lost)(void *arg), void *arg);
+
+#endif

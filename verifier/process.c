@@ -1,0 +1,193 @@
+#include "verifier/process.h"
+
+#include "verifier/message.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NR_PIDFD_SEND_SIGNAL = 424, READY_TEXT = 4096 };
+
+struct forker {
+    struct watch *control; /* owned */
+    struct list processes;
+    uint32_t next_id;
+    bool closing; /* forker_close() came while it was in a callback */
+    bool busy;    /* in a callback */
+    void (*ready)(void *arg, const char *text);
+    void (*lost)(void *arg);
+    void *arg; /* borrowed */
+};
+
+static void send_kill(struct process *p) {
+    syscall(NR_PIDFD_SEND_SIGNAL, p->pidfd, SIGKILL, NULL, 0);
+}
+
+void process_kill(struct process *p) {
+    if (p->state == PROCESS_NONE || p->state == PROCESS_ENDED) return;
+    p->killed = true;
+    if (p->pidfd >= 0)
+        send_kill(p);
+    else
+        p->kill_pending = true;
+}
+
+static void move(struct process *p, enum process_state to) {
+    BUG_ON(!(p->state == PROCESS_NONE && to == PROCESS_ASKED) &&
+           !(p->state == PROCESS_ASKED && (to == PROCESS_STARTED || to == PROCESS_ENDED)) &&
+           !(p->state == PROCESS_STARTED && to == PROCESS_ENDED));
+    p->state = to;
+}
+
+static void end(struct process *p) {
+    move(p, PROCESS_ENDED);
+    list_remove(&p->link);
+    p->ended(p->arg);
+}
+
+static struct process *find(struct forker *f, uint32_t id) {
+    LIST_EACH(it, &f->processes) {
+        struct process *p = LIST_ITEM(it, struct process, link);
+        if (p->id == id) return p;
+    }
+    return NULL;
+}
+
+static void on_event(struct forker *f, const struct wire_event *event, const char *text, int *fd) {
+    if (event->kind == WIRE_READY) {
+        if (f->ready) f->ready(f->arg, text);
+        return;
+    }
+    struct process *p = find(f, event->id);
+    if (!p) return;
+    if (event->kind == WIRE_STARTED && p->state == PROCESS_ASKED && *fd >= 0) {
+        p->pidfd = *fd;
+        *fd = -1;
+        move(p, PROCESS_STARTED);
+        if (p->kill_pending) send_kill(p);
+    } else if (event->kind == WIRE_EXITED) {
+        p->status = event->status;
+        p->cpu_s = (double)event->cpu_us * 1e-6;
+        p->max_rss_mb = (int)(event->max_rss_kb / 1024);
+        end(p);
+    } else if (event->kind == WIRE_FAILED) {
+        p->lost = true;
+        end(p);
+    }
+}
+
+static void lose_all(struct forker *f) {
+    while (!list_empty(&f->processes)) {
+        struct process *p = LIST_ITEM(f->processes.next, struct process, link);
+        process_kill(p);
+        p->lost = true;
+        end(p);
+    }
+}
+
+static void on_control(void *arg) {
+    struct forker *f = arg;
+    bool gone = false;
+    f->busy = true;
+    while (!f->closing && !gone) {
+        char message[sizeof(struct wire_event) + READY_TEXT + 1];
+        struct wire_event event;
+        int fds[MESSAGE_FDS], n_fds;
+        ssize_t n = message_receive(watch_fd(f->control), message, sizeof message - 1, fds, &n_fds);
+        if (n < 0 && errno == EAGAIN) break;
+        gone = n < (ssize_t)sizeof event;
+        int fd = n_fds ? fds[0] : -1;
+        for (int i = 1; i < n_fds; i++)
+            close(fds[i]);
+        if (!gone) {
+            memcpy(&event, message, sizeof event);
+            message[n] = 0;
+            on_event(f, &event, message + sizeof event, &fd);
+        }
+        if (fd >= 0) close(fd);
+    }
+    if (gone && !f->closing) {
+        watch_close(f->control);
+        f->control = NULL;
+        lose_all(f);
+        if (!f->closing) f->lost(f->arg);
+    }
+    f->busy = false;
+    if (f->closing) forker_close(f); /* it was asked for in between */
+}
+
+struct forker *forker_open(struct watch_set *set, int control_fd,
+                           void (*ready)(void *arg, const char *text), void (*lost)(void *arg),
+                           void *arg) {
+    struct forker *f = err_alloc(1, sizeof *f);
+    *f = (struct forker){.ready = ready, .lost = lost, .arg = arg};
+    list_init(&f->processes);
+    f->control = watch_open(set, control_fd, on_control, f);
+    return f;
+}
+
+void forker_close(struct forker *f) {
+    if (!f) return;
+    f->closing = true;
+    if (f->busy) return; /* on_control() comes back here */
+    f->busy = true;
+    lose_all(f);
+    watch_close(f->control);
+    free(f);
+}
+
+bool process_start(struct forker *f, struct process *p, enum wire_kind kind,
+                   void (*ended)(void *arg), void *arg) {
+    int pair[2];
+    *p = (struct process){.job_fd = -1, .pidfd = -1, .ended = ended, .arg = arg};
+    list_init(&p->link);
+    if (f->closing || !f->control || !message_pair(pair)) return false;
+    struct wire_fork ask = {.kind = kind, .id = ++f->next_id};
+    bool sent = message_send(watch_fd(f->control), &ask, sizeof ask, &pair[1], 1);
+    close(pair[1]);
+    if (!sent) {
+        close(pair[0]);
+        return false;
+    }
+    p->id = ask.id;
+    p->job_fd = pair[0];
+    move(p, PROCESS_ASKED);
+    list_append(&f->processes, &p->link);
+    return true;
+}
+
+bool process_give(struct process *p, const struct wire_job *job, const int *fds, int n_fds) {
+    return message_send(p->job_fd, job, sizeof *job, fds, n_fds);
+}
+
+/* The clock of another process, by its number in our own /proc, which the pidfd's description
+ * tells. */
+double process_cpu(const struct process *p) {
+    char path[64], line[128];
+    int pid = 0;
+    if (p->pidfd < 0) return -1;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", p->pidfd);
+    FILE *info = fopen(path, "re");
+    if (!info) return -1;
+    while (fgets(line, sizeof line, info))
+        if (sscanf(line, "Pid: %d", &pid) == 1) break;
+    fclose(info);
+    clockid_t clock;
+    struct timespec used;
+    if (pid <= 0 || clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &used)) return -1;
+    return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+}
+
+void process_clear(struct process *p) {
+    BUG_ON(p->state == PROCESS_ASKED || p->state == PROCESS_STARTED);
+    if (p->state == PROCESS_NONE) return;
+    if (p->job_fd >= 0) close(p->job_fd);
+    if (p->pidfd >= 0) close(p->pidfd);
+    *p = (struct process){.job_fd = -1, .pidfd = -1};
+}

@@ -1,0 +1,28 @@
+/* One tests object as the workers know it: compiled in a process T of each worker that judges
+ * candidates by it.
+ *
+ * A worker holds a few at most and lets the one go that was not used for longest.  LOOP thread. */
+#ifndef VERIFIER_SUITE_H
+#define VERIFIER_SUITE_H
+
+#include "verifier/holder.h"
+#include "verifier/pool.h"
+#include "verifier/verifier.h"
+
+enum { SUITE_KEPT = 12, SUITE_COMPILE_S = 20 };
+
+struct suite;
+
+struct suite *suite_open(struct pool *, const struct verifier_spec *, struct err *e);
+void suite_close(struct suite *);
+
+/* Compiled in this worker, now or soon: `ready(arg, state, text)` comes once, perhaps from within.
+ * One asker a worker. */
+void suite_want(struct suite *, struct worker *,
+                void (*ready)(void *arg, enum holder_state, const char *text), void *arg);
+/* The asker no longer wants to hear. */
+void suite_forget(struct suite *, struct worker *);
+/* Where B's are made; NULL where it isn't READY there. */
+struct forker *suite_forker(const struct suite *, const struct worker *);
+
+#endif

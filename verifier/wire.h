@@ -1,0 +1,88 @@
+/* What crosses the sockets between the supervisor and the processes inside the box.
+ *
+ * THEORY.  Three kinds of sockets, all SOCK_SEQPACKET so that a message is whole or absent:
+ *
+ *   control   supervisor ↔ a fork server (the zygote of a worker; the parent of the tests'
+ * processes; the parent of the renders).  Asks: struct wire_fork with one descriptor, the child's
+ * job socket.  Tells: struct wire_event. job       supervisor ↔ one child.  First one struct
+ * wire_job with descriptors goes in, only after the fork: a fork server never holds tests, code or
+ * nonces of a child.  Out comes at most one struct wire_report. call      A ↔ B, a stream of the
+ * frames in inside/codec.c; the supervisor has no end of it.
+ *
+ * Native byte order: both ends run on one machine from one binary.  Shared by the supervisor and
+ * inside/; plain C only. */
+#ifndef VERIFIER_WIRE_H
+#define VERIFIER_WIRE_H
+
+#include <stdint.h>
+
+enum {
+    WIRE_NONCE = 16,
+    WIRE_FDS = 4,
+    WIRE_REPORT_TEXT = 32768,
+    /* Descriptors of a worker at its start. */
+    WIRE_FD_CONTROL = 3,
+    WIRE_FD_PAYLOAD = 4,
+    WIRE_FD_MODULE = 5,
+};
+
+/* Kinds of children. */
+enum wire_kind {
+    WIRE_CANDIDATE = 'A', /* fds: code, call socket, output */
+    WIRE_TESTS = 'B',     /* fds: call socket */
+    WIRE_SUITE = 'T',     /* a fork server: one tests object, compiled; fds: spec, control socket */
+    WIRE_TEMPLATE =
+        'R', /* a fork server: one chat template, compiled; fds: template, control socket */
+    WIRE_RENDER = 'V', /* fds: variables, output */
+};
+
+struct wire_fork {
+    uint32_t kind;
+    uint32_t id;
+};
+
+enum wire_event_kind {
+    WIRE_READY = 'W',   /* the zygote is up; text follows: its JSON report */
+    WIRE_STARTED = 'S', /* with one descriptor: the child's pidfd */
+    WIRE_EXITED = 'X',
+    WIRE_FAILED = 'F', /* fork failed; status is an errno */
+};
+struct wire_event {
+    uint32_t kind;
+    uint32_t id;
+    int32_t status; /* as of waitpid */
+    int32_t pid;    /* in the worker's own numbering */
+    int64_t cpu_us;
+    int64_t max_rss_kb;
+};
+
+enum wire_job_flags {
+    WIRE_SCORE = 1, /* run on after a failed assertion */
+};
+struct wire_job {
+    uint64_t address_space; /* bytes, RLIMIT_AS */
+    uint64_t seed;
+    uint32_t cpu_s; /* RLIMIT_CPU: the back-up of the supervisor's clock */
+    uint32_t flags;
+    unsigned char nonce[WIRE_NONCE]; /* zero for A */
+};
+
+enum wire_report_kind {
+    WIRE_PASSED = 'P',
+    WIRE_NOT_PASSED = 'F',
+    WIRE_GONE = 'G',     /* the candidate's process closed its socket */
+    WIRE_TAMPERED = 'X', /* malformed or unasked frames came from the candidate */
+    WIRE_PREPARED = 'R', /* a suite or template compiled */
+    WIRE_REFUSED = 'E',  /* it did not compile, or the template raised: text says why */
+    WIRE_MISSING = 'M',  /* a Python package is missing: text names it */
+};
+struct wire_report {
+    uint32_t kind;
+    uint32_t passed, total; /* executed assertions */
+    uint32_t text_len;
+    unsigned char nonce[WIRE_NONCE];
+    char limit[16]; /* name of the limit that an error speaks of, or "" */
+    char text[];    /* text_len bytes of UTF-8 */
+};
+
+#endif
