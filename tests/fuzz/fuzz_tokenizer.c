@@ -133,7 +133,7 @@ static void run_stop(const struct stop_rules *rules, const char *bytes, size_t l
         over = stop_feed(&s, bytes + i, len - i < step ? len - i : step);
         const char *text = stop_show(&s, &n);
         buf_append(out, text, n);
-        BUG_ON(!utf8_valid(buf_text(out), out->len));
+        BUG_ON(!utf8_valid(text, n));
     }
     stop_finish(&s);
     const char *text = stop_show(&s, &n);
