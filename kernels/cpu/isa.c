@@ -47,11 +47,13 @@ static struct isa describe(const char *name) {
         return (struct isa){.name = name,
                             .unsigned8 = true,
                             .init = MATMUL_INIT_SUMS,
+                            .tile_rows = MATMUL_ROWS_AVX512VNNI,
                             .matmul = matmul_avx512vnni,
                             .vector = vector_avx512vnni()};
     if (!strcmp(name, "avx2"))
         return (struct isa){.name = name,
                             .init = MATMUL_INIT_PAIRS,
+                            .tile_rows = MATMUL_ROWS_AVX2,
                             .matmul = matmul_avx2,
                             .vector = vector_avx2()};
 #endif
@@ -59,6 +61,7 @@ static struct isa describe(const char *name) {
                         .is_reference = !strcmp(name, "reference"),
                         .unsigned8 = true,
                         .init = MATMUL_INIT_SUMS,
+                        .tile_rows = MATMUL_ROWS_GENERIC,
                         .matmul = matmul_generic,
                         .vector = vector_generic()};
 }

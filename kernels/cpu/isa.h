@@ -11,6 +11,7 @@ struct isa {
     bool is_reference; /* computes with kernels/cpu/reference.h instead */
     bool unsigned8;    /* wants 8-bit codes plus 128 */
     enum matmul_init init;
+    int tile_rows; /* most rows of a tile of `matmul` */
     matmul_fn *matmul;
     const struct vector_ops *vector;
 };

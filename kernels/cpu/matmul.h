@@ -29,8 +29,10 @@ enum matmul_init { MATMUL_INIT_SUMS, MATMUL_INIT_PAIRS };
 
 struct matmul_job {
     const struct pack *w;
-    const int8_t *q;                     /* [n_rows][n_cols]; -127 … 127 */
-    const struct matmul_record *records; /* [n_rows][n_blocks] */
+    /* Rows are computed in tiles of R rows (matmul_tile), which lie one after the other and are
+     * interleaved inside, so that a tile is read from front to back: */
+    const int8_t *q;                     /* of a tile [n_cols / 4][R][4]; -127 … 127 */
+    const struct matmul_record *records; /* of a tile [n_blocks][R] */
     const float *x; /* [n_rows][n_cols], of PACK_DENSE instead of q and records */
     int n_rows;
     const float *bias; /* [w.n_rows] or NULL */
@@ -53,8 +55,18 @@ struct matmul_scratch {
     float *sums; /* owned by the device; [n_rows][MATMUL_PANELS * PACK_OUTPUTS], 64-byte aligned */
 };
 
+/* The tile that a row is in, of n_rows cut into the fewest tiles of at most tile_rows, near equal:
+ * its first row and how many it has. */
+struct matmul_tile {
+    int first, rows;
+};
+struct matmul_tile matmul_tile(int n_rows, int tile_rows, int row);
+
 /* Computes the outputs of panel pairs begin … end-1 (pair i: panels 2 i and 2 i + 1). */
 typedef void matmul_fn(const struct matmul_job *, struct matmul_scratch *, int begin, int end);
+
+/* Most rows of a tile: as many as registers hold. */
+enum { MATMUL_ROWS_GENERIC = 4, MATMUL_ROWS_AVX2 = 4, MATMUL_ROWS_AVX512VNNI = 6 };
 
 void matmul_generic(const struct matmul_job *, struct matmul_scratch *, int begin, int end);
 void matmul_avx2(const struct matmul_job *, struct matmul_scratch *, int begin, int end);

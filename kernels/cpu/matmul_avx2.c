@@ -15,7 +15,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
-enum { TILE_ROWS = 4 };
+enum { TILE_ROWS = MATMUL_ROWS_AVX2 };
 
 #include "kernels/cpu/matmul.inc"
 
@@ -175,11 +175,11 @@ AVX2_INLINE __m256i broadcast4(const int8_t *q) {
 
 /* Four steps in 16-bit sums of [row][8 outputs]. */
 AVX2_INLINE void dot_steps(int rows, int first_step, const uint8_t *codes, const int8_t *q,
-                           size_t q_stride, __m256i acc[TILE_ROWS][2]) {
+                           __m256i acc[TILE_ROWS][2]) {
     for (int s = first_step; s < first_step + 4; s++) {
         __m256i w0 = load(codes + s * PACK_STEP), w1 = load(codes + s * PACK_STEP + 32);
         for (int r = 0; r < rows; r++) {
-            __m256i a = broadcast4(q + (size_t)r * q_stride + 4 * s);
+            __m256i a = broadcast4(q + 4 * (s * rows + r));
             multiply_add(&acc[r][0], w0, a);
             multiply_add(&acc[r][1], w1, a);
         }
@@ -187,32 +187,31 @@ AVX2_INLINE void dot_steps(int rows, int first_step, const uint8_t *codes, const
 }
 
 /* Eight steps of 8-bit codes in 32-bit sums. */
-AVX2_INLINE void dot_bytes(int rows, const uint8_t *codes, const int8_t *q, size_t q_stride,
+AVX2_INLINE void dot_bytes(int rows, const uint8_t *codes, const int8_t *q,
                            __m256i acc[TILE_ROWS][2]) {
     __m256i one = _mm256_set1_epi16(1);
     for (int s = 0; s < PACK_STEPS; s++)
         for (int i = 0; i < 2; i++) {
             __m256i w = load(codes + s * PACK_STEP + 32 * i), magnitude = _mm256_abs_epi8(w);
             for (int r = 0; r < rows; r++) {
-                __m256i a = _mm256_sign_epi8(broadcast4(q + (size_t)r * q_stride + 4 * s), w);
+                __m256i a = _mm256_sign_epi8(broadcast4(q + 4 * (s * rows + r)), w);
                 __m256i pairs = _mm256_maddubs_epi16(magnitude, a);
                 acc[r][i] = _mm256_add_epi32(acc[r][i], _mm256_madd_epi16(pairs, one));
             }
         }
 }
 
-AVX2_INLINE void start(enum pack_form form, int rows, const struct matmul_record *record,
-                       size_t stride, int half, __m256i acc[TILE_ROWS][2]) {
+AVX2_INLINE void start(enum pack_form form, int rows, const struct matmul_record *record, int half,
+                       __m256i acc[TILE_ROWS][2]) {
     for (int r = 0; r < rows; r++)
         acc[r][0] = acc[r][1] = form == PACK_SCALE || form == PACK_SUB
-                                    ? _mm256_set1_epi32(record[(size_t)r * stride].init[half])
+                                    ? _mm256_set1_epi32(record[r].init[half])
                                     : _mm256_setzero_si256();
 }
 
 /* The block's integers I of all rows: of sub-scaled forms, already times s. */
 AVX2_INLINE void dot_block(enum pack_form form, int bits, int rows, const uint8_t *codes,
-                           const float *v, const int8_t *q, size_t q_stride,
-                           const struct matmul_record *record, size_t stride,
+                           const float *v, const int8_t *q, const struct matmul_record *record,
                            __m256i dot[TILE_ROWS][2]) {
     enum { N = PACK_OUTPUTS };
     bool sub = form == PACK_SUB || form == PACK_SUB_MIN;
@@ -221,13 +220,13 @@ AVX2_INLINE void dot_block(enum pack_form form, int bits, int rows, const uint8_
     if (bits == 8) {
         for (int r = 0; r < rows; r++)
             dot[r][0] = dot[r][1] = _mm256_setzero_si256();
-        dot_bytes(rows, codes, q, q_stride, dot);
+        dot_bytes(rows, codes, q, dot);
         return;
     }
-    start(form, rows, record, stride, 0, acc);
+    start(form, rows, record, 0, acc);
     for (int h = 0; h < 2; h++) {
-        if (h && by_halves) start(form, rows, record, stride, 1, acc);
-        dot_steps(rows, 4 * h, codes, q, q_stride, acc);
+        if (h && by_halves) start(form, rows, record, 1, acc);
+        dot_steps(rows, 4 * h, codes, q, acc);
         if (!h && !by_halves) continue;
         for (int i = 0; i < 2; i++) {
             __m256i scale = _mm256_set1_epi16(1);
@@ -263,16 +262,15 @@ AVX2_INLINE void tile_rows(enum pack_form form, int bits, int rows, int panel,
         memset(sums + r * MATMUL_PANELS * N, 0, N * sizeof *sums);
     for (int b = 0; b < t->n_blocks; b++) {
         const float *v = t->scales[panel] + b * MATMUL_SCALES * N;
-        const struct matmul_record *record = t->records + b;
+        const struct matmul_record *record = t->records + b * rows;
         __m256i dot[TILE_ROWS][2];
-        dot_block(form, bits, rows, t->codes[panel] + b * PACK_CODES, v, t->q + b * PACK_COLUMNS,
-                  t->q_stride, record, t->record_stride, dot);
+        dot_block(form, bits, rows, t->codes[panel] + b * PACK_CODES, v,
+                  t->q + b * PACK_COLUMNS * rows, record, dot);
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < 2; i++) {
                 float *at = sums + r * MATMUL_PANELS * N + 8 * i;
-                _mm256_store_ps(at, add_block(form, dot[r][i], v + 8 * i,
-                                              record + (size_t)r * t->record_stride,
-                                              _mm256_load_ps(at)));
+                _mm256_store_ps(
+                    at, add_block(form, dot[r][i], v + 8 * i, record + r, _mm256_load_ps(at)));
             }
     }
 }

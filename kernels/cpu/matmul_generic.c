@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/lanes.h"
 
-enum { TILE_ROWS = 4 };
+enum { TILE_ROWS = MATMUL_ROWS_GENERIC };
 
 #include "kernels/cpu/matmul.inc"
 
@@ -79,23 +79,25 @@ static void decode(const struct pack *w, const uint8_t *panel, int first, int n,
     }
 }
 
-static void dot_steps(const uint8_t *codes, const int8_t *q, int steps, int32_t acc[PACK_OUTPUTS]) {
-    for (int s = 0; s < steps; s++, codes += PACK_STEP, q += 4)
+/* `stride`: bytes from one step's activations to the next's. */
+static void dot_steps(const uint8_t *codes, const int8_t *q, int stride, int steps,
+                      int32_t acc[PACK_OUTPUTS]) {
+    for (int s = 0; s < steps; s++, codes += PACK_STEP, q += stride)
         for (int o = 0; o < PACK_OUTPUTS; o++)
             acc[o] += codes[4 * o] * q[0] + codes[4 * o + 1] * q[1] + codes[4 * o + 2] * q[2] +
                       codes[4 * o + 3] * q[3];
 }
 
 static void add_block(enum pack_form form, const uint8_t *codes, const float *scales,
-                      const int8_t *q, const struct matmul_record *r, float *sums) {
+                      const int8_t *q, int stride, const struct matmul_record *r, float *sums) {
     int32_t acc[2][PACK_OUTPUTS];
     bool halves = form == PACK_SUB || form == PACK_SUB_MIN;
     for (int o = 0; o < PACK_OUTPUTS; o++) {
         acc[0][o] = form == PACK_SUB_MIN ? 0 : r->init[0];
         acc[1][o] = form == PACK_SUB_MIN ? 0 : r->init[1];
     }
-    dot_steps(codes, q, halves ? 4 : 8, acc[0]);
-    if (halves) dot_steps(codes + 4 * PACK_STEP, q + 16, 4, acc[1]);
+    dot_steps(codes, q, stride, halves ? 4 : 8, acc[0]);
+    if (halves) dot_steps(codes + 4 * PACK_STEP, q + 4 * stride, stride, 4, acc[1]);
     for (int o = 0; o < PACK_OUTPUTS; o++) {
         const float *v = scales + o;
         float i = (float)acc[0][o];
@@ -122,8 +124,8 @@ static void run_tile(enum pack_form form, int code_bits, int rows, const struct 
             for (int b = 0; b < t->n_blocks; b++)
                 add_block(form, t->codes[p] + b * PACK_CODES,
                           t->scales[p] + b * MATMUL_SCALES * PACK_OUTPUTS,
-                          t->q + (size_t)r * t->q_stride + (size_t)b * PACK_COLUMNS,
-                          t->records + (size_t)r * t->record_stride + b, sums);
+                          t->q + b * PACK_COLUMNS * rows + 4 * r, 4 * rows,
+                          t->records + b * rows + r, sums);
         }
 }
 

@@ -239,9 +239,12 @@ static void quantise_rows(void *arg, int thread, int begin, int end) {
     const struct kernels_device *dev = run->dev;
     (void)thread;
     for (int r = begin; r < end; r++) {
-        size_t at = (size_t)r * (size_t)w->n_cols;
-        dev->isa.vector->quantise(run->job.x + at, w->n_cols, w, dev->isa.init, dev->q + at,
-                                  dev->records + (size_t)r * (size_t)w->n_blocks);
+        struct matmul_tile t = matmul_tile(run->job.n_rows, dev->isa.tile_rows, r);
+        size_t first = (size_t)t.first, in = (size_t)(r - t.first);
+        dev->isa.vector->quantise(run->job.x + (size_t)r * (size_t)w->n_cols, w->n_cols, w,
+                                  dev->isa.init, t.rows,
+                                  dev->q + first * (size_t)w->n_cols + 4 * in,
+                                  dev->records + first * (size_t)w->n_blocks + in);
     }
 }
 
