@@ -20,6 +20,9 @@ int command_doctor(int argc, char **argv, const struct config *);
 /* Metadata and tensors of a model file. */
 int command_inspect(int argc, char **argv, const struct config *);
 
+/* The engine alone: tokens a second, and where the time goes. */
+int command_bench(int argc, char **argv, const struct config *);
+
 /* ---- what they share ---- */
 
 /* Walks over the words after the command's name.  The first failure is kept and ends the walk. */
