@@ -76,9 +76,11 @@ LANES_INLINE struct lanes lanes_scale(struct lanes a, struct lanes n) {
     __m512i bits = _mm512_slli_epi32(_mm512_cvtps_epi32(n.v), 23);
     return (struct lanes){_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), bits))};
 }
-/* Nearest integers, as bytes; the lanes are within -127 … 127. */
-LANES_INLINE void lanes_store_i8(int8_t *p, struct lanes a) {
-    _mm_storeu_si128((__m128i_u *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
+/* 32 signed bytes: nearest integers of lanes within -127 … 127. */
+LANES_INLINE __m256i lanes_bytes(struct lanes a, struct lanes b) {
+    __m128i low = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v));
+    __m128i high = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(b.v));
+    return _mm256_set_m128i(high, low);
 }
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -158,12 +160,11 @@ LANES_INLINE __m256 lanes_half_scale(__m256 a, __m256 n) {
 LANES_INLINE struct lanes lanes_scale(struct lanes a, struct lanes n) {
     return LANES_TWICE(lanes_half_scale(a.v[0], n.v[0]), lanes_half_scale(a.v[1], n.v[1]));
 }
-LANES_INLINE void lanes_store_i8(int8_t *p, struct lanes a) {
-    __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1]));
-    words = _mm256_permute4x64_epi64(words, 0xd8);
-    __m128i bytes =
-        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128((__m128i_u *)p, bytes);
+LANES_INLINE __m256i lanes_bytes(struct lanes a, struct lanes b) {
+    __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1]));
+    __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(b.v[0]), _mm256_cvtps_epi32(b.v[1]));
+    __m256i bytes = _mm256_packs_epi16(low, high);
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 #else
@@ -230,20 +231,18 @@ LANES_INLINE struct lanes lanes_scale(struct lanes a, struct lanes n) {
     }
     return r;
 }
-LANES_INLINE void lanes_store_i8(int8_t *p, struct lanes a) {
-    for (int i = 0; i < LANES; i++)
-        p[i] = (int8_t)lanes_nearest(a.v[i]);
-}
 #endif
 
 /* ---- for all forms ---- */
 
-/* Sums of 32 bytes in four parts: sums[2 h + p] is that of the bytes i of half h (16 each) with i /
- * 2 % 2 = p. */
-LANES_INLINE void lanes_byte_sums(const int8_t *bytes, int32_t sums[4]) {
+/* Nearest integers of 32 lanes within -127 … 127 as bytes, and their sums in four parts: sums[2 h +
+ * p] is that of the bytes i of half h (16 each) with i / 2 % 2 = p. */
+LANES_INLINE void lanes_to_bytes(struct lanes a, struct lanes b, int8_t bytes[32],
+                                 int32_t sums[4]) {
 #if defined(__AVX2__)
-    __m256i pairs =
-        _mm256_maddubs_epi16(_mm256_set1_epi8(1), _mm256_loadu_si256((const __m256i_u *)bytes));
+    __m256i v = lanes_bytes(a, b);
+    _mm256_storeu_si256((__m256i_u *)(void *)bytes, v);
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), v);
     pairs = _mm256_add_epi16(pairs, _mm256_srli_si256(pairs, 8));
     pairs = _mm256_add_epi16(pairs, _mm256_srli_si256(pairs, 4));
     int32_t low = _mm256_extract_epi32(pairs, 0), high = _mm256_extract_epi32(pairs, 4);
@@ -252,6 +251,10 @@ LANES_INLINE void lanes_byte_sums(const int8_t *bytes, int32_t sums[4]) {
     sums[2] = (int16_t)high;
     sums[3] = high >> 16;
 #else
+    for (int i = 0; i < 16; i++) {
+        bytes[i] = (int8_t)lanes_nearest(a.v[i]);
+        bytes[i + 16] = (int8_t)lanes_nearest(b.v[i]);
+    }
     for (int part = 0; part < 4; part++) {
         sums[part] = 0;
         for (int i = 0; i < 16; i++)
@@ -277,23 +280,47 @@ LANES_INLINE void lanes_store_some(float *p, struct lanes a, int n) {
     memcpy(p, all, (size_t)n * sizeof *p);
 }
 
-/* Sum of all lanes: halves added, four times. */
+/* Sum of all lanes: halves added, four times; and the same with the larger of two. */
+#if defined(__AVX2__)
+LANES_INLINE void lanes_halves(struct lanes a, __m256 *low, __m256 *high) {
+#if defined(__AVX512F__)
+    *low = _mm512_castps512_ps256(a.v);
+    *high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1));
+#else
+    *low = a.v[0];
+    *high = a.v[1];
+#endif
+}
 LANES_INLINE float lanes_sum(struct lanes a) {
-    float v[LANES];
-    lanes_store(v, a);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            v[i] += v[i + half];
-    return v[0];
+    __m256 low, high;
+    lanes_halves(a, &low, &high);
+    __m256 eight = _mm256_add_ps(low, high);
+    __m128 v = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
 }
 LANES_INLINE float lanes_max_of(struct lanes a) {
-    float v[LANES];
-    lanes_store(v, a);
+    __m256 low, high;
+    lanes_halves(a, &low, &high);
+    __m256 eight = _mm256_max_ps(low, high);
+    __m128 v = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)));
+}
+#else
+LANES_INLINE float lanes_sum(struct lanes a) {
     for (int half = LANES / 2; half; half /= 2)
         for (int i = 0; i < half; i++)
-            v[i] = v[i] > v[i + half] ? v[i] : v[i + half];
-    return v[0];
+            a.v[i] += a.v[i + half];
+    return a.v[0];
 }
+LANES_INLINE float lanes_max_of(struct lanes a) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
+    return a.v[0];
+}
+#endif
 
 /* e^x with a relative error below 3e-7; 0 up to -87 and for NaN, and x above 88 gives e^88.
  * Cody-Waite reduction by ln 2, then the Taylor polynomial of degree 6 on ±ln(2)/2. */
