@@ -531,22 +531,24 @@ START_TEST(wrong_fields_with_tests) {
 }
 END_TEST
 
+static const char *tests_with_n(int n, const char *members) {
+    static char text[300];
+    snprintf(text, sizeof text,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"h\"}],\"n\":%d,"
+             "\"firstpass\":{\"tests\":\"assert 1\"%s}}",
+             n, members);
+    return text;
+}
+
 START_TEST(n_with_tests_is_another_name_of_max_candidates) {
-    const char *body =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"h\"}],\"n\":%d,\"firstpass\":"
-        "{\"tests\":\"assert 1\"%s}}";
-    char text[300];
-    snprintf(text, sizeof text, body, 5, "");
-    takes(CHAT, text);
+    takes(CHAT, tests_with_n(5, ""));
     ck_assert_int_eq(q.job.n_candidates, 5);
     ck_assert_int_eq(q.n_choices, 1);
-    snprintf(text, sizeof text, body, 1, ",\"max_candidates\":9");
-    takes(CHAT, text);
+    takes(CHAT, tests_with_n(1, ",\"max_candidates\":9"));
     ck_assert_int_eq(q.job.n_candidates, 9);
-    snprintf(text, sizeof text, body, 5, ",\"max_candidates\":9");
-    refuses(CHAT, text, "firstpass.max_candidates", "another name");
-    snprintf(text, sizeof text, body, 9, ",\"max_candidates\":9,\"return\":\"all\"");
-    takes(CHAT, text);
+    refuses(CHAT, tests_with_n(5, ",\"max_candidates\":9"), "firstpass.max_candidates",
+            "another name");
+    takes(CHAT, tests_with_n(9, ",\"max_candidates\":9,\"return\":\"all\""));
     ck_assert_int_eq(q.returns, RACE_ALL);
 }
 END_TEST
