@@ -80,6 +80,6 @@ char *command_read_file(const char *path, size_t max, size_t *len, struct err *e
 }
 
 int command_failed(const char *command, const struct err *e) {
-    fprintf(stderr, "firstpass %s: %s%s%s\n", command, e->param, *e->param ? ": " : "", e->message);
+    fprintf(stderr, "firstpass %s: %s\n", command, e->message);
     return e->kind == ERR_SYSTEM || e->kind == ERR_UNAVAILABLE ? COMMAND_SYSTEM : COMMAND_USAGE;
 }

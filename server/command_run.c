@@ -145,7 +145,10 @@ static bool parse_args(struct run *r, int argc, char **argv) {
             command_args_unknown(&a);
     }
     if (a.failed) return false;
-    if (!r->prompt_path) return err_set(r->e, ERR_INPUT, "--prompt FILE is missing\n%s", usage);
+    if (!r->prompt_path) {
+        fputs(usage, stderr);
+        return err_set(r->e, ERR_INPUT, "--prompt FILE is missing");
+    }
     if (r->chat && r->completion)
         return err_set(r->e, ERR_INPUT, "--chat and --completion exclude each other");
     if (r->completion && r->system_path) return err_set(r->e, ERR_INPUT, "--system needs --chat");
