@@ -28,15 +28,21 @@ struct key {
     const unsigned char *value; /* borrowed from the file: first element, first byte */
 };
 
+/* An entry of a sorted list of names: where the named thing is in the file's order. */
+struct named {
+    struct gguf_string name;
+    uint64_t at;
+};
+
 struct gguf {
     const unsigned char *bytes; /* borrowed */
     uint64_t len;
     char *label; /* owned */
     uint64_t n_keys, n_tensors;
-    struct key *keys;                           /* owned, in file order */
-    const struct key **keys_by_name;            /* owned, sorted */
-    struct gguf_tensor *tensors;                /* owned, in file order */
-    const struct gguf_tensor **tensors_by_name; /* owned, sorted */
+    struct key *keys;              /* owned, in file order */
+    struct gguf_tensor *tensors;   /* owned, in file order */
+    struct named *keys_by_name;    /* owned, sorted */
+    struct named *tensors_by_name; /* owned, sorted */
     uint64_t header_bytes;
 };
 
@@ -164,28 +170,33 @@ static bool parse_key(const struct gguf *g, struct cursor *c, struct key *k, uin
 
 /* ---- names, sorted: unique, and found in O(log n) whatever an attacker picks ---- */
 
-static int compare_names(const struct gguf_string *a, const struct gguf_string *b) {
-    uint64_t n = a->len < b->len ? a->len : b->len;
-    int order = memcmp(a->data, b->data, n);
+static int compare_names(const void *x, const void *y) {
+    const struct gguf_string *a = &((const struct named *)x)->name;
+    const struct gguf_string *b = &((const struct named *)y)->name;
+    int order = memcmp(a->data, b->data, a->len < b->len ? a->len : b->len);
     return order ? order : (a->len > b->len) - (a->len < b->len);
 }
 
-static int compare_keys(const void *a, const void *b) {
-    return compare_names(&(*(const struct key *const *)a)->name,
-                         &(*(const struct key *const *)b)->name);
+/* Sorts; `what` names the kind of thing in the message. */
+static bool sort_names(const struct gguf *g, struct named *names, uint64_t n, const char *what,
+                       struct err *e) {
+    qsort(names, n, sizeof *names, compare_names);
+    for (uint64_t i = 1; i < n; i++)
+        if (!compare_names(&names[i - 1], &names[i]))
+            return refuse(g, e, "%s %.*s is there twice", what, shown(&names[i].name),
+                          names[i].name.data);
+    return true;
 }
 
-static int compare_tensors(const void *a, const void *b) {
-    return compare_names(&(*(const struct gguf_tensor *const *)a)->name,
-                         &(*(const struct gguf_tensor *const *)b)->name);
+/* NULL where there is none. */
+static const struct named *find_name(const struct named *names, uint64_t n, const char *name) {
+    struct named wanted = {.name = {name, strlen(name)}};
+    return bsearch(&wanted, names, n, sizeof *names, compare_names);
 }
 
 static const struct key *find_key(const struct gguf *g, const char *name) {
-    struct key wanted = {.name = {name, strlen(name)}};
-    const struct key *p = &wanted;
-    const struct key *const *found =
-        bsearch(&p, g->keys_by_name, g->n_keys, sizeof *g->keys_by_name, compare_keys);
-    return found ? *found : NULL;
+    const struct named *found = find_name(g->keys_by_name, g->n_keys, name);
+    return found ? &g->keys[found->at] : NULL;
 }
 
 static bool parse_keys(struct gguf *g, struct cursor *c, struct err *e) {
@@ -193,15 +204,9 @@ static bool parse_keys(struct gguf *g, struct cursor *c, struct err *e) {
     g->keys_by_name = err_alloc(g->n_keys, sizeof *g->keys_by_name);
     for (uint64_t i = 0; i < g->n_keys; i++) {
         if (!parse_key(g, c, &g->keys[i], i, e)) return false;
-        g->keys_by_name[i] = &g->keys[i];
+        g->keys_by_name[i] = (struct named){g->keys[i].name, i};
     }
-    qsort(g->keys_by_name, g->n_keys, sizeof *g->keys_by_name, compare_keys);
-    for (uint64_t i = 1; i < g->n_keys; i++) {
-        const struct gguf_string *name = &g->keys_by_name[i]->name;
-        if (!compare_names(&g->keys_by_name[i - 1]->name, name))
-            return refuse(g, e, "metadata key %.*s is there twice", shown(name), name->data);
-    }
-    return true;
+    return sort_names(g, g->keys_by_name, g->n_keys, "metadata key", e);
 }
 
 static bool read_alignment(const struct gguf *g, uint64_t *alignment, struct err *e) {
@@ -309,16 +314,10 @@ static bool parse_tensors(struct gguf *g, struct cursor *c, uint64_t alignment, 
     g->tensors_by_name = err_alloc(g->n_tensors, sizeof *g->tensors_by_name);
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         if (!parse_tensor(g, c, &g->tensors[i], &places[i].offset, i, e)) goto done;
-        places[i].tensor = g->tensors_by_name[i] = &g->tensors[i];
+        places[i].tensor = &g->tensors[i];
+        g->tensors_by_name[i] = (struct named){g->tensors[i].name, i};
     }
-    qsort(g->tensors_by_name, g->n_tensors, sizeof *g->tensors_by_name, compare_tensors);
-    for (uint64_t i = 1; i < g->n_tensors; i++) {
-        const struct gguf_string *name = &g->tensors_by_name[i]->name;
-        if (!compare_names(&g->tensors_by_name[i - 1]->name, name)) {
-            refuse(g, e, "tensor %.*s is there twice", shown(name), name->data);
-            goto done;
-        }
-    }
+    if (!sort_names(g, g->tensors_by_name, g->n_tensors, "tensor", e)) goto done;
     /* The data start at the next multiple of the alignment; a file without tensors may end before
      * it. */
     uint64_t header = (uint64_t)(c->at - g->bytes);
@@ -397,54 +396,23 @@ static bool wrong_type(const struct gguf *g, const struct key *k, const char *wa
                   array ? "an array of " : "", type_name(k->element), wanted);
 }
 
-/* An integer of any stored type, as sign and magnitude wide enough for all: false above INT64_MAX.
- */
+/* The stored bytes of element i, zero-extended. */
+static uint64_t bits_at(const struct key *k, uint64_t i) {
+    uint64_t bits = 0;
+    size_t size = type_bytes(k->element);
+    memcpy(&bits, k->value + i * size, size);
+    return bits;
+}
+
+/* An integer of any stored type; false where it is none, or above INT64_MAX. */
 static bool integer_at(const struct key *k, uint64_t i, int64_t *out) {
-    const unsigned char *p = k->value + i * type_bytes(k->element);
-    union {
-        uint8_t u8;
-        int8_t i8;
-        uint16_t u16;
-        int16_t i16;
-        uint32_t u32;
-        int32_t i32;
-        uint64_t u64;
-        int64_t i64;
-    } v = {0};
-    memcpy(&v, p, type_bytes(k->element));
-    switch (k->element) {
-    case GGUF_U8:
-        *out = v.u8;
-        return true;
-    case GGUF_I8:
-        *out = v.i8;
-        return true;
-    case GGUF_U16:
-        *out = v.u16;
-        return true;
-    case GGUF_I16:
-        *out = v.i16;
-        return true;
-    case GGUF_U32:
-        *out = v.u32;
-        return true;
-    case GGUF_I32:
-        *out = v.i32;
-        return true;
-    case GGUF_I64:
-        *out = v.i64;
-        return true;
-    case GGUF_U64:
-        *out = (int64_t)v.u64;
-        return v.u64 <= INT64_MAX;
-    case GGUF_F32:
-    case GGUF_BOOL:
-    case GGUF_STRING:
-    case GGUF_ARRAY:
-    case GGUF_F64:
-        break;
-    }
-    return false;
+    if (!type_is_integer(k->element)) return false;
+    uint64_t bits = bits_at(k, i);
+    bool is_signed = k->element == GGUF_I8 || k->element == GGUF_I16 || k->element == GGUF_I32 ||
+                     k->element == GGUF_I64;
+    unsigned unused = 64 - 8 * (unsigned)type_bytes(k->element);
+    *out = is_signed ? (int64_t)(bits << unused) >> unused : (int64_t)bits;
+    return is_signed || bits <= INT64_MAX;
 }
 
 static double float_at(const struct key *k, uint64_t i) {
@@ -592,11 +560,8 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint64_t i) {
 }
 
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name) {
-    struct gguf_tensor wanted = {.name = {name, strlen(name)}};
-    const struct gguf_tensor *p = &wanted;
-    const struct gguf_tensor *const *found =
-        bsearch(&p, g->tensors_by_name, g->n_tensors, sizeof *g->tensors_by_name, compare_tensors);
-    return found ? *found : NULL;
+    const struct named *found = find_name(g->tensors_by_name, g->n_tensors, name);
+    return found ? &g->tensors[found->at] : NULL;
 }
 
 static void missing_tensor(const struct gguf *g, const char *name, struct err *e) {
@@ -675,14 +640,14 @@ static void put_string(struct writer *w, const struct gguf_string *s) {
 
 static void put_element(struct writer *w, const struct key *k, uint64_t i) {
     int64_t v;
-    if (k->element == GGUF_BOOL)
+    if (k->element == GGUF_U64)
+        put(w, "%llu", (unsigned long long)bits_at(k, i));
+    else if (k->element == GGUF_BOOL)
         put(w, "%s", k->value[i] ? "true" : "false");
     else if (k->element == GGUF_F32 || k->element == GGUF_F64)
         put(w, "%g", float_at(k, i));
     else if (integer_at(k, i, &v))
         put(w, "%lld", (long long)v);
-    else
-        put(w, "%llu", (unsigned long long)v); /* u64 above INT64_MAX keeps its bits */
 }
 
 void gguf_key_text(const struct gguf *g, uint64_t i, char *out, size_t size) {

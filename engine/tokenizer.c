@@ -206,10 +206,10 @@ bool tokenizer_decode(const struct tokenizer *t, const int32_t *tokens, size_t n
  * INTRO BREAK stands for nothing and INTRO LITERAL for INTRO itself, so that every text can be
  * guarded and comes back as it was.  All three are noncharacters, which no text needs. */
 
-enum { MARK_BYTES = 3 };
-#define INTRO "\xEF\xB7\x90"   /* U+FDD0 */
-#define BREAK "\xEF\xB7\x91"   /* U+FDD1 */
-#define LITERAL "\xEF\xB7\x92" /* U+FDD2 */
+enum { MARK_BYTES = 3, MARKS_BYTES = 6 }; /* one of them; a pair */
+#define INTRO "\xEF\xB7\x90"              /* U+FDD0 */
+#define BREAK "\xEF\xB7\x91"              /* U+FDD1 */
+#define LITERAL "\xEF\xB7\x92"            /* U+FDD2 */
 
 static bool starts_with(const char *text, size_t len, const char *mark) {
     return len >= MARK_BYTES && !memcmp(text, mark, MARK_BYTES);
@@ -218,7 +218,7 @@ static bool starts_with(const char *text, size_t len, const char *mark) {
 /* Takes marks out; INTRO before anything else stays, it is the template's own. */
 static void unguard(const char *text, size_t len, struct buf *out) {
     size_t from = 0;
-    for (size_t i = 0; i + 2 * MARK_BYTES <= len;) {
+    for (size_t i = 0; i + MARKS_BYTES <= len;) {
         const char *second = text + i + MARK_BYTES;
         bool is_break = !memcmp(second, BREAK, MARK_BYTES);
         if (!starts_with(text + i, len - i, INTRO) ||
@@ -227,7 +227,7 @@ static void unguard(const char *text, size_t len, struct buf *out) {
             continue;
         }
         buf_append(out, text + from, i - from + (is_break ? 0 : MARK_BYTES));
-        i += 2 * MARK_BYTES;
+        i += MARKS_BYTES;
         from = i;
     }
     buf_append(out, text + from, len - from);

@@ -10,6 +10,7 @@ enum {
     MERGES_MAX = 4 * LIMIT_VOCAB,
     BYTES_MAX = 1 << 28, /* of all tokens together */
     TOKEN_BYTES_MAX = 1 << 16,
+    MERGE_BYTES_MAX = 1 << 17,
 };
 
 /* Texts by which models call the end of a turn, of a text or of a file.  Many files name only one
@@ -256,7 +257,7 @@ static bool load_merges(struct vocab *v, const struct gguf *g, const int16_t *by
                         struct err *e) {
     bool done = false;
     struct gguf_string *texts = NULL;
-    char *joined = err_alloc(2 * TOKEN_BYTES_MAX, 1);
+    char *joined = err_alloc(MERGE_BYTES_MAX, 1);
     uint64_t n;
     if (!gguf_strings(g, "tokenizer.ggml.merges", &texts, &n, e)) goto done;
     if (n > MERGES_MAX) {
@@ -269,7 +270,7 @@ static bool load_merges(struct vocab *v, const struct gguf *g, const int16_t *by
         v->merges[i].left = -1;
     for (uint64_t i = 0; i < n; i++) {
         struct vocab_merge m = {.rank = (int32_t)i};
-        if (texts[i].len > 2 * TOKEN_BYTES_MAX || !parse_merge(v, byte_of, &texts[i], joined, &m)) {
+        if (texts[i].len > MERGE_BYTES_MAX || !parse_merge(v, byte_of, &texts[i], joined, &m)) {
             refuse(g, e,
                    "tokenizer.ggml.merges is not two tokens that make a third, none of them a "
                    "control token, at merge",

@@ -331,7 +331,7 @@ START_TEST(merging_follows_the_definition) {
         for (size_t i = 0; i < len; i++) {
             random = random * 1664525u + 1013904223u;
             text[i] = "aaabbc"[(random >> 16) % 6];
-            want[i] = text[i];
+            want[i] = (unsigned char)text[i];
         }
         size_t n_want = merge_slowly(want, len);
         int32_t *got = encode(text, len, 0, &n);
