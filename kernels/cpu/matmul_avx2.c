@@ -264,6 +264,7 @@ AVX2_INLINE void tile_rows(enum pack_form form, int bits, int rows, int panel,
         const float *v = t->scales[panel] + b * MATMUL_SCALES * N;
         const struct matmul_record *record = t->records + b * rows;
         __m256i dot[TILE_ROWS][2];
+        if (!panel) prefetch_next(t, t->n_panels, b);
         dot_block(form, bits, rows, t->codes[panel] + b * PACK_CODES, v,
                   t->q + b * PACK_COLUMNS * rows, record, dot);
         for (int r = 0; r < rows; r++)

@@ -227,6 +227,7 @@ static inline __attribute__((always_inline)) void tile_rows(enum pack_form form,
     const struct matmul_record *record = t->records;
     for (int b = 0; b < t->n_blocks; b++) {
         __m512 dot[TILE_ROWS][MATMUL_PANELS];
+        prefetch_next(t, panels, b);
         dot_block(form, rows, panels, codes, v, q, record, dot);
         for (int p = 0; p < panels; p++)
             for (int r = 0; r < rows; r++)

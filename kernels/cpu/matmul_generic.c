@@ -117,6 +117,8 @@ static void add_block(enum pack_form form, const uint8_t *codes, const float *sc
 
 static void run_tile(enum pack_form form, int code_bits, int rows, const struct tile *t) {
     (void)code_bits;
+    for (int b = 0; b < t->n_blocks; b++)
+        prefetch_next(t, t->n_panels, b);
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < t->n_panels; p++) {
             float *sums = t->sums + (size_t)(r * MATMUL_PANELS + p) * PACK_OUTPUTS;
