@@ -18,6 +18,7 @@
 enum job_state { JOB_QUEUED, JOB_COMPILING, JOB_RUNNING, JOB_ENDING, JOB_OVER };
 
 static const double GRACE_S = 5.0;     /* for B to report and end after A's end */
+static const double MOST_STARVED = 10; /* times the wall limit, whatever the machine does */
 static const double MIN_TICK_S = 0.02; /* between two looks at the CPU clock */
 
 struct job {
@@ -238,8 +239,12 @@ static void on_timer(void *arg) {
         process_kill(&j->b);
         return;
     }
-    double a = process_cpu(&j->a), b = process_cpu(&j->b);
-    double used = (a > 0 ? a : 0) + (b > 0 ? b : 0), wall = clock_seconds() - j->began;
+    double a, b, a_starved, b_starved;
+    process_time(&j->a, &a, &a_starved);
+    process_time(&j->b, &b, &b_starved);
+    double used = a + b, wall = clock_seconds() - j->began;
+    /* Time in which it waited for a core is the machine's fault, up to a point. */
+    if (wall < MOST_STARVED * wall_limit(j)) wall -= a_starved + b_starved;
     if (used >= j->input.timeout_s)
         j->limit = "cpu_time";
     else if (wall >= wall_limit(j))

@@ -34,12 +34,13 @@ static const char *known_limit(const char *name) {
 /* A process that ended on its own without the work being done. */
 static void judge_end(const struct judge_process *p, double cpu_limit_s, struct judge_verdict *v) {
     char text[128];
+    bool used_up = p->cpu_s >= cpu_limit_s - 0.5;
     /* A kill that came after its own end changed nothing: the status tells. */
-    if (p->killed && WIFSIGNALED(p->status) && WTERMSIG(p->status) == SIGKILL) {
+    if (p->killed && !used_up && WIFSIGNALED(p->status) && WTERMSIG(p->status) == SIGKILL) {
         say(v, VERDICT_FAILED, NULL, "the program closed its connection to the tests");
     } else if (WIFSIGNALED(p->status)) {
         int number = WTERMSIG(p->status);
-        if (number == SIGXCPU || (number == SIGKILL && p->cpu_s >= cpu_limit_s - 0.5)) {
+        if (number == SIGXCPU || (number == SIGKILL && used_up)) {
             say_limit(v, "cpu_time");
         } else if (number == SIGKILL) {
             say(v, VERDICT_MEMORY, "memory", "the kernel killed the program: out of memory");

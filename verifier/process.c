@@ -166,22 +166,35 @@ bool process_give(struct process *p, const struct wire_job *job, const int *fds,
     return message_send(p->job_fd, job, sizeof *job, fds, n_fds);
 }
 
-/* The clock of another process, by its number in our own /proc, which the pidfd's description
- * tells. */
-double process_cpu(const struct process *p) {
+/* Its number in our own /proc, which the pidfd's description tells; 0: unknown. */
+static int number_of(const struct process *p) {
     char path[64], line[128];
     int pid = 0;
-    if (p->pidfd < 0) return -1;
+    if (p->pidfd < 0) return 0;
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", p->pidfd);
     FILE *info = fopen(path, "re");
-    if (!info) return -1;
+    if (!info) return 0;
     while (fgets(line, sizeof line, info))
         if (sscanf(line, "Pid: %d", &pid) == 1) break;
     fclose(info);
+    return pid > 0 ? pid : 0;
+}
+
+void process_time(const struct process *p, double *cpu_s, double *starved_s) {
+    char path[64];
     clockid_t clock;
     struct timespec used;
-    if (pid <= 0 || clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &used)) return -1;
-    return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+    *cpu_s = *starved_s = 0;
+    int pid = number_of(p);
+    if (!pid) return;
+    if (!clock_getcpuclockid(pid, &clock) && !clock_gettime(clock, &used))
+        *cpu_s = (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+    snprintf(path, sizeof path, "/proc/%d/schedstat", pid);
+    FILE *stat = fopen(path, "re");
+    if (!stat) return;
+    unsigned long long waited_ns;
+    if (fscanf(stat, "%*u %llu", &waited_ns) == 1) *starved_s = (double)waited_ns * 1e-9;
+    fclose(stat);
 }
 
 void process_clear(struct process *p) {

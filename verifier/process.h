@@ -54,8 +54,9 @@ bool process_start(struct forker *, struct process *p, enum wire_kind kind,
 bool process_give(struct process *p, const struct wire_job *job, const int *fds,
                   int n_fds) MUST_CHECK;
 void process_kill(struct process *p);
-/* CPU seconds it has used up to now; negative where the system doesn't tell. */
-double process_cpu(const struct process *p);
+/* Seconds it has computed up to now and seconds it was ready to but had no core; 0 where the system
+ * doesn't tell. */
+void process_time(const struct process *p, double *cpu_s, double *starved_s);
 /* Closes its descriptors; it must have ended or never begun. */
 void process_clear(struct process *p);
 

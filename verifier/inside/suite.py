@@ -34,7 +34,7 @@ class Unloadable(BaseException):
 
 class Channel:
     def __init__(self):
-        self.calls = 0  # answered requests
+        self.calls = 0  # answered requests, but for those of names
         self.proxies = {}
         self.functions = []  # of the tests, for callbacks
         self.iterators = {}
@@ -104,7 +104,7 @@ class Channel:
                 value = self.decode(payload)
                 if type(value) is not tuple or len(value) != 3 or type(value[1]) is not int:
                     raise self.stop(Tampered("malformed answer"))
-                self.calls += 1
+                self.calls += operation != channel.BIND
                 return value
             elif kind == channel.ERROR:
                 self.calls += 1
