@@ -22,11 +22,11 @@
 enum {
     RENDER_MEMORY_MB = 512,
     RENDER_BYTES = 32 * 1024 * 1024,
-    RENDER_CPU_S = 10,
+    RENDER_CPU_S = 5,
     COMPILE_S = 30,
     PIECE = 65536,
 };
-static const double RENDER_WALL_S = 20;
+static const double RENDER_WALL_S = 15;
 
 struct render {
     struct list link;
@@ -193,14 +193,14 @@ static bool begin(struct template *t, struct render *r) {
     if (ok) {
         t->running = true;
         t->current = r;
+        /* Where the job can't be given the child sees its socket end and exits without a report. */
+        int fds[] = {r->variables_fd, output[1]};
+        if (!process_give(&t->process, &job, fds, 2)) process_kill(&t->process);
         t->output = watch_open(pool_watches(t->pool), output[0], on_output, t);
         t->report = watch_open(pool_watches(t->pool), t->process.job_fd, on_report, t);
         t->process.job_fd = -1;
         t->clock = watch_timer_open(pool_watches(t->pool), on_clock, t);
         watch_timer_set(t->clock, RENDER_WALL_S);
-        /* Where the job can't be given the child sees its socket end and exits without a report. */
-        int fds[] = {r->variables_fd, output[1]};
-        if (!process_give(&t->process, &job, fds, 2)) process_kill(&t->process);
     } else {
         close(output[0]);
     }
