@@ -397,8 +397,6 @@ START_TEST(garbage_harms_nobody) {
     for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
         int fd = dial();
         send_text(fd, garbage[i]);
-        shutdown(fd, SHUT_WR);
-        receive(fd, NULL);
         close(fd);
     }
     int fd = dial();
