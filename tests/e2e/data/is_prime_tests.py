@@ -1,0 +1,7 @@
+assert is_prime(2)
+assert is_prime(13)
+assert is_prime(7919)
+assert not is_prime(0)
+assert not is_prime(1)
+assert not is_prime(21)
+assert not is_prime(7917)
