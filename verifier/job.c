@@ -17,7 +17,8 @@
 
 enum job_state { JOB_QUEUED, JOB_COMPILING, JOB_RUNNING, JOB_ENDING, JOB_OVER };
 
-static const double GRACE_S = 5.0;     /* for B to report and end after A's end */
+static const double GRACE_S = 5.0; /* for B to report and end after A's end */
+enum { MOST_LOSSES = 4 };          /* runs lost with their worker before the verdict is BROKEN */
 static const double MOST_STARVED = 10; /* times the wall limit, whatever the machine does */
 static const double MIN_TICK_S = 0.02; /* between two looks at the CPU clock */
 
@@ -155,7 +156,8 @@ static void finish_if_over(struct job *j) {
         .cpu_limit_s = kernel_cpu_limit(j),
     };
     judge(&facts, &verdict);
-    if (verdict.kind == VERDICT_BROKEN && j->retries == 0) {
+    bool lost = facts.a.lost || facts.b.lost;
+    if (verdict.kind == VERDICT_BROKEN && j->retries < (lost ? MOST_LOSSES : 1)) {
         j->retries++;
         move(j, JOB_QUEUED);
         pool_done(j->pool, &j->task);

@@ -4,7 +4,8 @@
  * RUNNING has two processes: A with the code, B with the tests; a clock; a pipe with what A prints,
  * read while it runs, since a full pipe would stop it. The first of B's report, a limit or A's end
  * makes it ENDING: the rest is killed, and when both processes have ended the verdict is made from
- * all that is known.  BROKEN is run once more.  A job owns itself: it is gone after `done` or,
+ * all that is known.  BROKEN is run once more,
+ * and again where its worker died.  A job owns itself: it is gone after `done` or,
  * without `done`, some time after job_cancel().  LOOP thread. */
 #ifndef VERIFIER_JOB_H
 #define VERIFIER_JOB_H

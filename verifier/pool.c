@@ -86,7 +86,7 @@ static bool goes_before(const struct task *a, const struct task *b) {
 static void dispatch(struct pool *p) {
     for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
         struct worker *w = &p->workers[i];
-        if (w->state != WORKER_READY || w->task) continue;
+        if (w->state != WORKER_READY || w->task || !forker_is_open(w->forker)) continue;
         struct task *task = LIST_ITEM(p->queue.next, struct task, link);
         list_remove(&task->link);
         p->n_queued--;

@@ -142,12 +142,14 @@ void forker_close(struct forker *f) {
     free(f);
 }
 
+bool forker_is_open(const struct forker *f) { return f && f->control && !f->closing; }
+
 bool process_start(struct forker *f, struct process *p, enum wire_kind kind,
                    void (*ended)(void *arg), void *arg) {
     int pair[2];
     *p = (struct process){.job_fd = -1, .pidfd = -1, .ended = ended, .arg = arg};
     list_init(&p->link);
-    if (f->closing || !f->control || !message_pair(pair)) return false;
+    if (!forker_is_open(f) || !message_pair(pair)) return false;
     struct wire_fork ask = {.kind = kind, .id = ++f->next_id};
     bool sent = message_send(watch_fd(f->control), &ask, sizeof ask, &pair[1], 1);
     close(pair[1]);

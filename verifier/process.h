@@ -45,6 +45,10 @@ struct forker *forker_open(struct watch_set *, int control_fd,
  * NULL is fine. */
 void forker_close(struct forker *);
 
+/* False from the moment on that its socket has ended, also while the ends of its processes are
+ * being told. */
+bool forker_is_open(const struct forker *);
+
 /* ---- processes ---- */
 
 /* Asks for a child.  False where the socket is full or gone; `p` is then PROCESS_NONE. */

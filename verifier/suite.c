@@ -101,6 +101,10 @@ void suite_want(struct suite *s, struct worker *w,
                 void (*ready)(void *arg, enum holder_state, const char *text), void *arg) {
     struct place *place = &s->places[worker_slot(w)];
     BUG_ON(place->ready);
+    /* It has gone and is just telling its processes so. */
+    if (place->holder && holder_state(place->holder) == HOLDER_READY &&
+        !forker_is_open(holder_forker(place->holder)))
+        vacate(place);
     if (place->holder && holder_state(place->holder) == HOLDER_READY) {
         list_remove(&place->link);
         list_prepend(worker_suites(w), &place->link);

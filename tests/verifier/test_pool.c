@@ -1,0 +1,527 @@
+/* Workers and objects over their whole life: shared runs, cancelling, deaths, levels, leaks. */
+#include "tests/verifier/rig.h"
+
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+static struct rig rig;
+
+static void open_rig(void) { rig_open(&rig, 3); }
+static void close_rig(void) { rig_close(&rig); }
+
+static struct verifier_spec plain_spec(void) {
+    struct verifier_spec spec = rig_spec(VERIFIER_ASSERTS, "assert f(2) == 4\n");
+    spec.extract = VERIFIER_EXTRACT_RAW;
+    return spec;
+}
+
+/* Processes of this machine's /proc whose parent chain leads to `root`. */
+static int count_descendants(pid_t root, pid_t *found, int max) {
+    pid_t parents[4096], pids[4096];
+    int n = 0, count = 0;
+    DIR *proc = opendir("/proc");
+    ck_assert_ptr_nonnull(proc);
+    for (struct dirent *entry; (entry = readdir(proc)) && n < 4096;) {
+        char path[300], line[512];
+        long pid = strtol(entry->d_name, NULL, 10);
+        if (pid <= 0) continue;
+        snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+        FILE *f = fopen(path, "re");
+        if (!f) continue;
+        char *got = fgets(line, sizeof line, f);
+        fclose(f);
+        char *after = got ? strrchr(line, ')') : NULL;
+        char state;
+        int parent;
+        if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z') continue;
+        pids[n] = (pid_t)pid;
+        parents[n++] = parent;
+    }
+    closedir(proc);
+    for (int i = 0; i < n; i++) {
+        pid_t at = parents[i];
+        for (int depth = 0; depth < 20 && at > 1 && at != root; depth++) {
+            pid_t up = 0;
+            for (int k = 0; k < n; k++)
+                if (pids[k] == at) up = parents[k];
+            at = up;
+        }
+        if (at != root || pids[i] == root) continue;
+        if (found && count < max) found[count] = pids[i];
+        count++;
+    }
+    return count;
+}
+
+/* ---- sharing ---- */
+
+START_TEST(test_equal_codes_run_once) {
+    enum { N = 60 };
+    const char *codes[N];
+    for (int i = 0; i < N; i++)
+        codes[i] = i % 3 ? "def f(x): return 4" : "def f(x): return 5";
+    struct verifier_spec spec = plain_spec();
+    ck_assert(rig_open_tests(&rig, &spec));
+    rig_submit(&rig, codes, N);
+    int duplicates = 0;
+    for (int i = 0; i < N; i++) {
+        ck_assert_int_eq(rig.outcomes[i].kind, i % 3 ? VERDICT_PASSED : VERDICT_FAILED);
+        duplicates += rig.outcomes[i].duplicate;
+    }
+    ck_assert_int_eq(duplicates, N - 2);
+    /* And again, from what is known. */
+    rig_submit(&rig, codes, N);
+    for (int i = 0; i < N; i++)
+        ck_assert(rig.outcomes[i].duplicate);
+    struct verifier_stats stats;
+    verifier_stats(rig.verifier, &stats);
+    ck_assert_uint_eq(stats.duplicates, 2 * N - 2);
+    ck_assert_uint_eq(stats.verdicts[VERDICT_PASSED] + stats.verdicts[VERDICT_FAILED], 2 * N);
+    ck_assert_int_eq(stats.queued + stats.running, 0);
+    verifier_tests_close(rig.tests);
+}
+END_TEST
+
+/* ---- cancelling ---- */
+
+static void must_not_come(void *arg, int index, const struct verdict *v) {
+    (void)arg;
+    (void)v;
+    ck_abort_msg("a verdict of the cancelled candidate %d came", index);
+}
+
+static void on_tick(uv_timer_t *timer) {
+    (void)timer;
+    uv_stop(&rig.loop);
+}
+
+static void let_pass(uint64_t ms) {
+    uv_timer_t timer;
+    uv_timer_init(&rig.loop, &timer);
+    uv_timer_start(&timer, on_tick, ms, 0);
+    uv_run(&rig.loop, UV_RUN_DEFAULT);
+    uv_close((uv_handle_t *)&timer, NULL);
+    uv_run(&rig.loop, UV_RUN_NOWAIT);
+}
+
+START_TEST(test_cancel) {
+    struct verifier_spec spec = plain_spec();
+    spec.timeout_s = 100;
+    ck_assert(rig_open_tests(&rig, &spec));
+    static const char *const loops[] = {
+        "def f(x):\n    while 1: pass\n", "def f(x):\n    while 2: pass\n",
+        "def f(x):\n    while 3: pass\n", "def f(x):\n    while 4: pass\n"};
+    uint64_t ids[4];
+    for (int i = 0; i < 4; i++)
+        ids[i] =
+            verifier_submit(rig.tests, i, loops[i], strlen(loops[i]), false, must_not_come, NULL);
+    let_pass(300); /* two run, two wait */
+    for (int i = 0; i < 4; i++)
+        verifier_cancel(rig.tests, ids[i]);
+    verifier_cancel(rig.tests, ids[0]); /* unknown by now: nothing happens */
+    /* The workers are free at once: an honest one gets its verdict long before any of those limits.
+     */
+    static const char *const honest[] = {"def f(x): return 4"};
+    rig_submit(&rig, honest, 1);
+    ck_assert_int_eq(rig.outcomes[0].kind, VERDICT_PASSED);
+    struct verifier_stats stats;
+    let_pass(100);
+    verifier_stats(rig.verifier, &stats);
+    ck_assert_int_eq(stats.running + stats.queued, 0);
+    verifier_tests_close(rig.tests);
+}
+END_TEST
+
+START_TEST(test_cancel_one_of_two_waiters) {
+    struct verifier_spec spec = plain_spec();
+    ck_assert(rig_open_tests(&rig, &spec));
+    static const char code[] = "import time\ntime.sleep(0.3)\ndef f(x): return 4\n";
+    uint64_t first = verifier_submit(rig.tests, 0, code, strlen(code), false, must_not_come, NULL);
+    rig.pending = 1;
+    rig_clear_outcomes(&rig);
+    verifier_submit(rig.tests, 1, code, strlen(code), false, rig_on_verdict, &rig);
+    let_pass(100);
+    verifier_cancel(rig.tests, first);
+    while (rig.pending)
+        uv_run(&rig.loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(rig.outcomes[1].kind, VERDICT_PASSED);
+    verifier_tests_close(rig.tests);
+}
+END_TEST
+
+static void closes_tests(void *arg, int index, const struct verdict *v) {
+    (void)index;
+    verifier_tests_close(rig.tests);
+    *(bool *)arg = true;
+    ck_assert_str_eq(v->code, "def f(x): return 4"); /* still readable after the close */
+    uv_stop(&rig.loop);
+}
+
+START_TEST(test_close_within_callback) {
+    struct verifier_spec spec = plain_spec();
+    bool done = false;
+    ck_assert(rig_open_tests(&rig, &spec));
+    verifier_submit(rig.tests, 0, "def f(x): return 4", 18, false, closes_tests, &done);
+    for (int i = 1; i < 20; i++) {
+        char code[64];
+        snprintf(code, sizeof code, "import time\ntime.sleep(5)\ndef f(x): return %d", i);
+        verifier_submit(rig.tests, i, code, strlen(code), false, must_not_come, NULL);
+    }
+    while (!done)
+        uv_run(&rig.loop, UV_RUN_DEFAULT);
+    let_pass(100);
+}
+END_TEST
+
+START_TEST(test_close_with_work_under_way) {
+    struct verifier_spec spec = plain_spec();
+    spec.timeout_s = 100;
+    ck_assert(rig_open_tests(&rig, &spec));
+    for (int i = 0; i < 10; i++) {
+        char code[64];
+        snprintf(code, sizeof code, "def f(x):\n    while %d: pass\n", i + 1);
+        verifier_submit(rig.tests, i, code, strlen(code), false, must_not_come, NULL);
+    }
+    let_pass(200);
+    struct err e = {0}; /* and tests that are still being compiled */
+    ck_assert(verifier_tests_open(rig.verifier, &spec, rig_on_ready, &rig, &e));
+} /* close_rig() ends it all */
+END_TEST
+
+/* ---- many tests objects ---- */
+
+START_TEST(test_more_objects_than_are_kept) {
+    enum { N = 40 };
+    struct verifier_tests *tests[N];
+    for (int i = 0; i < N; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "assert f(2) == %d\n", i);
+        struct verifier_spec spec = rig_spec(VERIFIER_ASSERTS, text);
+        spec.extract = VERIFIER_EXTRACT_RAW;
+        ck_assert(rig_open_tests(&rig, &spec));
+        tests[i] = rig.tests;
+    }
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < N; i++) {
+            char right[64];
+            snprintf(right, sizeof right, "def f(x): return %d  # %d\n", i, round);
+            const char *codes[] = {right,
+                                   round ? "def f(x): return -1\n" : "def f(x): return -2\n"};
+            rig.tests = tests[i];
+            rig_submit(&rig, codes, 2);
+            ck_assert_int_eq(rig.outcomes[0].kind, VERDICT_PASSED);
+            ck_assert_int_eq(rig.outcomes[1].kind, VERDICT_FAILED);
+        }
+    for (int i = 0; i < N; i++)
+        verifier_tests_close(tests[i]);
+}
+END_TEST
+
+/* ---- deaths ---- */
+
+START_TEST(test_killed_workers_are_replaced) {
+    struct verifier_spec spec = plain_spec();
+    ck_assert(rig_open_tests(&rig, &spec));
+    enum { N = 30 };
+    char texts[N][100];
+    rig_clear_outcomes(&rig);
+    rig.pending = N;
+    for (int i = 0; i < N; i++) {
+        snprintf(texts[i], sizeof texts[i],
+                 "import time\ntime.sleep(0.1)\ndef f(x): return 4 + %d  # %d\n", i % 2, i);
+        verifier_submit(rig.tests, i, texts[i], strlen(texts[i]), false, rig_on_verdict, &rig);
+    }
+    let_pass(400);
+    /* The children of the keeper are the workers. */
+    pid_t all[256];
+    int n = count_descendants(getpid(), all, 256), killed = 0;
+    ck_assert_int_gt(n, 2);
+    for (int i = 0; i < n && i < 256; i++) {
+        char path[64], name[64] = "";
+        snprintf(path, sizeof path, "/proc/%d/cmdline", (int)all[i]);
+        FILE *f = fopen(path, "re");
+        if (!f) continue;
+        if (!fgets(name, sizeof name, f)) name[0] = 0;
+        fclose(f);
+        if (!strcmp(name, "firstpass-worker") && !kill(all[i], SIGKILL)) killed++;
+    }
+    ck_assert_int_ge(killed, 2);
+    while (rig.pending)
+        uv_run(&rig.loop, UV_RUN_DEFAULT);
+    for (int i = 0; i < N; i++)
+        ck_assert_msg(rig.outcomes[i].kind == (i % 2 ? VERDICT_FAILED : VERDICT_PASSED),
+                      "%d: %s: %s", i, verdict_name(rig.outcomes[i].kind), rig.outcomes[i].error);
+    struct verifier_stats stats;
+    verifier_stats(rig.verifier, &stats);
+    ck_assert_uint_ge(stats.workers_replaced, 1);
+    ck_assert_uint_ge(stats.retries, 1);
+    ck_assert_uint_eq(stats.verdicts[VERDICT_BROKEN], 0);
+    verifier_tests_close(rig.tests);
+}
+END_TEST
+
+/* ---- leaks ---- */
+
+static void thousand(int max_level) {
+    rig_open(&rig, max_level);
+    struct verifier_spec spec = plain_spec();
+    spec.timeout_s = 10;
+    ck_assert(rig_open_tests(&rig, &spec));
+    int fds = 0, processes = 0;
+    enum { BATCH = 100 };
+    static char texts[BATCH][100];
+    const char *codes[BATCH];
+    for (int batch = 0; batch < 10; batch++) {
+        for (int i = 0; i < BATCH; i++) {
+            static const char *const bodies[] = {"return 4", "return 5", "raise KeyError",
+                                                 "import os; os._exit(0)", "import os; os.abort()"};
+            snprintf(texts[i], sizeof texts[i], "def f(x): %s  # %d\n", bodies[i % 5],
+                     batch * BATCH + i);
+            codes[i] = texts[i];
+        }
+        rig_submit(&rig, codes, BATCH);
+        for (int i = 0; i < BATCH; i++) {
+            static const enum verdict_kind kinds[] = {
+                VERDICT_PASSED, VERDICT_FAILED, VERDICT_FAILED, VERDICT_FAILED, VERDICT_CRASHED};
+            ck_assert_msg(rig.outcomes[i].kind == kinds[i % 5], "%s: %s: %s", codes[i],
+                          verdict_name(rig.outcomes[i].kind), rig.outcomes[i].error);
+        }
+        let_pass(20);
+        if (batch == 3) { /* every worker has compiled the tests by then */
+            fds = rig_count_entries("/proc/self/fd");
+            processes = count_descendants(getpid(), NULL, 0);
+        }
+    }
+    ck_assert_int_eq(rig_count_entries("/proc/self/fd"), fds);
+    ck_assert_int_eq(count_descendants(getpid(), NULL, 0), processes);
+    struct verifier_stats stats;
+    verifier_stats(rig.verifier, &stats);
+    ck_assert_uint_eq(stats.retries + stats.workers_replaced, 0);
+    verifier_tests_close(rig.tests);
+    rig_close(&rig);
+    ck_assert_int_eq(count_descendants(getpid(), NULL, 0), 0);
+}
+
+START_TEST(test_thousand_without_a_leak) {
+    uv_loop_t loop; /* libuv opens two descriptors with the first loop and keeps them */
+    uv_loop_init(&loop);
+    uv_loop_close(&loop);
+    int fds = rig_count_entries("/proc/self/fd");
+    thousand(_i);
+    ck_assert_int_eq(rig_count_entries("/proc/self/fd"), fds);
+}
+END_TEST
+
+/* ---- levels ---- */
+
+static bool layer_is_active(const struct verifier_report *report, const char *name) {
+    for (int i = 0; i < report->n_layers; i++)
+        if (!strcmp(report->layers[i].name, name)) return report->layers[i].active;
+    ck_abort_msg("no layer %s in the report", name);
+}
+
+static void one_verdict(void) {
+    struct verifier_spec spec = plain_spec();
+    ck_assert_int_eq(rig_judge(&rig, &spec, "def f(x): return 4")->kind, VERDICT_PASSED);
+    ck_assert_int_eq(rig_judge(&rig, &spec, "def f(x): return 5")->kind, VERDICT_FAILED);
+}
+
+START_TEST(test_levels_by_option) {
+    rig_open(&rig, _i);
+    const struct verifier_report *report = verifier_report(rig.verifier);
+    ck_assert_int_le(report->level, _i);
+    ck_assert_int_eq(layer_is_active(report, "seccomp"), report->level >= 1);
+    if (report->level < 2) ck_assert(!layer_is_active(report, "landlock"));
+    ck_assert_int_eq(layer_is_active(report, "mount tree"), report->level == 3);
+    ck_assert(report->python[0] == '/');
+    ck_assert_int_eq(strncmp(report->python_version, "3.", 2), 0);
+    one_verdict();
+    rig_close(&rig);
+}
+END_TEST
+
+/* As on older kernels: fewer rights to name, or no Landlock. */
+START_TEST(test_landlock_abi_by_option) {
+    struct err e = {0};
+    struct verifier_options options = rig_options(_i % 2 ? 3 : 2, _i / 2);
+    ck_assert_msg(rig_try_open(&rig, &options, &e), "%s", e.message);
+    const struct verifier_report *report = verifier_report(rig.verifier);
+    if (options.max_landlock_abi == 0) {
+        ck_assert(!layer_is_active(report, "landlock"));
+        /* Without Landlock files are kept away by a tree of its own or not at all. */
+        ck_assert_int_eq(report->level, layer_is_active(report, "mount tree") ? 2 : 1);
+    }
+    one_verdict();
+    if (report->level >= 2) {
+        struct verifier_spec spec = plain_spec();
+        ck_assert_int_eq(
+            rig_judge(&rig, &spec, "def f(x):\n    return 4 if open('/etc/passwd').read() else 0\n")
+                ->kind,
+            VERDICT_FAILED);
+    }
+    rig_close(&rig);
+}
+END_TEST
+
+START_TEST(test_min_level_refuses) {
+    struct err e = {0};
+    struct verifier_options options = rig_options(1, -1);
+    options.min_level = 2;
+    ck_assert(!rig_try_open(&rig, &options, &e));
+    ck_assert_int_eq(e.kind, ERR_SYSTEM);
+    ck_assert_ptr_nonnull(strstr(e.message, "level 1"));
+    ck_assert_ptr_nonnull(strstr(e.message, "min_level"));
+}
+END_TEST
+
+/* What Docker's default profile takes away: namespaces, mounts, clone3. */
+static void deny_like_docker(void) {
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
+    static const int denied[] = {SCMP_SYS(mount),   SCMP_SYS(umount2), SCMP_SYS(pivot_root),
+                                 SCMP_SYS(unshare), SCMP_SYS(setns),   SCMP_SYS(keyctl),
+                                 SCMP_SYS(bpf)};
+    for (size_t i = 0; i < sizeof denied / sizeof denied[0]; i++)
+        ck_assert_int_eq(seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), denied[i], 0), 0);
+    const scmp_datum_t spaces = CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET |
+                                CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
+    for (scmp_datum_t flag = 1; flag; flag <<= 1)
+        if (spaces & flag)
+            ck_assert_int_eq(seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                                              SCMP_CMP(0, SCMP_CMP_MASKED_EQ, flag, flag)),
+                             0);
+    ck_assert_int_eq(seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0), 0);
+    ck_assert_int_eq(seccomp_load(filter), 0);
+    seccomp_release(filter);
+}
+
+static void in_container(void) {
+    deny_like_docker();
+    rig_open(&rig, 3);
+    const struct verifier_report *report = verifier_report(rig.verifier);
+    ck_assert_int_eq(report->level, 2);
+    bool named = false;
+    for (int i = 0; i < report->n_layers; i++)
+        named |= !strcmp(report->layers[i].name, "pid namespace") && !report->layers[i].active &&
+                 report->layers[i].detail[0];
+    ck_assert_msg(named, "the missing layer has no reason");
+    one_verdict();
+    rig_close(&rig);
+}
+
+START_TEST(test_under_docker_profile) { in_container(); }
+END_TEST
+
+START_TEST(test_under_docker_profile_without_privileges) {
+    if (!rig_as_user(in_container)) printf("skipped: this container knows no other user\n");
+}
+END_TEST
+
+START_TEST(test_bad_python) {
+    static const struct {
+        const char *python, *message;
+    } cases[] = {
+        {"/nonexistent/python3", "can't be run"},
+        {"/bin/true", "no Python that works"},
+        {"/bin/echo", "no Python that works"},
+        {"/etc/passwd", "can't be run"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct err e = {0};
+        struct verifier_options options = rig_options(3, -1);
+        options.python = cases[i].python;
+        ck_assert(!rig_try_open(&rig, &options, &e));
+        ck_assert_msg(strstr(e.message, cases[i].message) != NULL, "%s", e.message);
+        ck_assert_msg(strstr(e.message, cases[i].python) != NULL, "%s", e.message);
+    }
+}
+END_TEST
+
+/* Opened for its report only, as `doctor` does. */
+START_TEST(test_never_attached) {
+    struct err e = {0};
+    struct verifier_options options = rig_options(3, -1);
+    struct verifier *v = verifier_open(&options, &e);
+    ck_assert_msg(v != NULL, "%s", e.message);
+    ck_assert_int_ge(verifier_report(v)->level, 0);
+    verifier_free(v);
+    ck_assert_int_eq(count_descendants(getpid(), NULL, 0), 0);
+}
+END_TEST
+
+/* The server dies by SIGKILL: nothing of the box lives on. */
+START_TEST(test_nothing_survives_the_server) {
+    int pipe_fds[2];
+    ck_assert_int_eq(pipe(pipe_fds), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        rig_open(&rig, _i);
+        struct verifier_spec spec = plain_spec();
+        spec.timeout_s = 100;
+        ck_assert(rig_open_tests(&rig, &spec));
+        static const char code[] = "def f(x):\n    while 1: pass\n";
+        verifier_submit(rig.tests, 0, code, strlen(code), false, must_not_come, NULL);
+        let_pass(300);
+        pid_t all[64];
+        int n = count_descendants(getpid(), all, 64);
+        ck_assert_int_eq(write(pipe_fds[1], &n, sizeof n), sizeof n);
+        ck_assert_int_eq(write(pipe_fds[1], all, sizeof all), sizeof all);
+        pause();
+    }
+    pid_t all[64];
+    int n;
+    ck_assert_int_eq(read(pipe_fds[0], &n, sizeof n), sizeof n);
+    ck_assert_int_eq(read(pipe_fds[0], all, sizeof all), sizeof all);
+    ck_assert_int_ge(n, 4); /* keeper, two workers, the candidate at least */
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    int alive = n;
+    for (int wait = 0; wait < 500 && alive; wait++) {
+        usleep(10000);
+        alive = 0;
+        for (int i = 0; i < n && i < 64; i++) {
+            char path[64];
+            snprintf(path, sizeof path, "/proc/%d/exe", (int)all[i]);
+            char target[64]; /* a zombie has none */
+            alive += !kill(all[i], 0) && readlink(path, target, sizeof target) >= 0;
+        }
+    }
+    ck_assert_int_eq(alive, 0);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("pool");
+    TCase *tc = tcase_create("with a verifier");
+    tcase_set_timeout(tc, 300);
+    tcase_add_checked_fixture(tc, open_rig, close_rig);
+    tcase_add_test(tc, test_equal_codes_run_once);
+    tcase_add_test(tc, test_cancel);
+    tcase_add_test(tc, test_cancel_one_of_two_waiters);
+    tcase_add_test(tc, test_close_within_callback);
+    tcase_add_test(tc, test_close_with_work_under_way);
+    tcase_add_test(tc, test_more_objects_than_are_kept);
+    tcase_add_test(tc, test_killed_workers_are_replaced);
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("levels");
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, test_thousand_without_a_leak, 2, 4);
+    tcase_add_loop_test(tc, test_levels_by_option, 0, 4);
+    tcase_add_loop_test(tc, test_landlock_abi_by_option, 0, 16);
+    tcase_add_test(tc, test_min_level_refuses);
+    tcase_add_test(tc, test_under_docker_profile);
+    tcase_add_test(tc, test_under_docker_profile_without_privileges);
+    tcase_add_test(tc, test_bad_python);
+    tcase_add_test(tc, test_never_attached);
+    tcase_add_loop_test(tc, test_nothing_survives_the_server, 0, 4);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
