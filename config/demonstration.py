@@ -9,18 +9,16 @@ import sys
 import urllib.error
 import urllib.request
 
-TASK = """Write a Python function `compress(s)` that run-length encodes a string: each run of \
-equal characters becomes the character followed by the length of the run, and runs of length 1 stay \
-as the single character. compress("aaabccd") is "a3bc2d"."""
+TASK = """Write a Python function `rotate(items, k)` that returns a new list with the items rotated to the \
+right by k places. k may be larger than the list, and the list may be empty. Answer with the function only: no docstring, \
+no examples."""
 
 TESTS = """
 def check(candidate):
-    assert candidate("aaabccd") == "a3bc2d"
-    assert candidate("") == ""
-    assert candidate("x") == "x"
-    assert candidate("abc") == "abc"
-    assert candidate("zzzzzzzzzzzz") == "z12"
-    assert candidate("aabbaa") == "a2b2a2"
+    assert candidate([1, 2, 3, 4], 1) == [4, 1, 2, 3]
+    assert candidate([1, 2, 3, 4], 6) == [3, 4, 1, 2]
+    assert candidate(["a", "b"], 0) == ["a", "b"]
+    assert candidate([], 3) == []
 """
 
 
@@ -37,10 +35,10 @@ def demonstrate(base):
     answer = ask(base + "/v1/chat/completions", {
         "model": model,
         "messages": [{"role": "user", "content": TASK}],
-        "max_tokens": 512,
+        "max_tokens": 300,
         "temperature": 0.8,
         "seed": 1,
-        "firstpass": {"tests": TESTS, "format": "humaneval", "entry_point": "compress",
+        "firstpass": {"tests": TESTS, "format": "humaneval", "entry_point": "rotate",
                       "max_candidates": 64, "candidates": "verdicts"},
     })
     result = answer["firstpass"]
