@@ -12,7 +12,6 @@
 #include <stdint.h>
 
 struct bpe_symbol;
-struct bpe_pair;
 
 struct bpe {
     const struct vocab *vocab; /* borrowed */
@@ -20,7 +19,7 @@ struct bpe {
     size_t n_tokens, token_capacity;
     struct bpe_symbol *symbols; /* owned */
     size_t n_symbols, symbol_capacity;
-    struct bpe_pair *heap; /* owned */
+    uint64_t *heap; /* owned */
     size_t n_heap, heap_capacity;
 };
 
