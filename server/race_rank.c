@@ -34,17 +34,16 @@ int race_rank_compare(const struct race_candidate *a, const struct race_candidat
 }
 
 /* FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/ */
-static uint64_t hash_more(uint64_t hash, const void *bytes, size_t len) {
-    const unsigned char *at = bytes;
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ at[i]) * 0x100000001b3u;
-    return hash;
-}
+static uint64_t hash_more(uint64_t hash, uint64_t word) { return (hash ^ word) * 0x100000001b3u; }
 
 static uint64_t hash_of(const struct race_candidate *c) {
-    const int outcome[] = {(int)c->verdict, c->tests_passed, c->tests_total, only_wrong(c)};
-    uint64_t hash = hash_more(0xcbf29ce484222325u, outcome, sizeof outcome);
-    hash = hash_more(hash, c->code, c->code_len);
+    uint64_t hash = 0xcbf29ce484222325u;
+    hash = hash_more(hash, (uint64_t)c->verdict);
+    hash = hash_more(hash, (uint64_t)c->tests_passed);
+    hash = hash_more(hash, (uint64_t)c->tests_total);
+    hash = hash_more(hash, only_wrong(c));
+    for (size_t i = 0; i < c->code_len; i++)
+        hash = hash_more(hash, (unsigned char)c->code[i]);
     return hash ? hash : 1;
 }
 

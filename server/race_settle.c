@@ -38,7 +38,7 @@ static void finish(struct race *r, struct race_result *result) {
     count_outcome(r, result);
     bool failed = result->error.kind == ERR_NONE_PASSED || result->error.kind == ERR_DEADLINE;
     if (r->has_tests && (failed || r->detail != RACE_CANDIDATES_NONE)) {
-        candidates = err_alloc((size_t)r->counts.started, sizeof *candidates);
+        candidates = err_alloc((size_t)r->counts.started, sizeof(struct race_candidate *));
         for (int i = 0; i < r->n_entries; i++)
             if (r->entries[i]) candidates[result->n_candidates++] = &r->entries[i]->view;
     }
@@ -84,11 +84,13 @@ static int by_logprob(const void *left, const void *right) {
 
 static void settle_plain(struct race *r, bool deadline) {
     int n = 0;
-    const struct race_candidate **all = err_alloc((size_t)r->counts.finished, sizeof *all);
+    const struct race_candidate **all =
+        err_alloc((size_t)r->counts.finished, sizeof(struct race_candidate *));
     for (int i = 0; i < r->n_entries; i++)
         if (r->entries[i] && r->entries[i]->state == RACE_ENTRY_DECIDED)
             all[n++] = &r->entries[i]->view;
-    if (r->n_choices < r->counts.max_candidates) qsort(all, (size_t)n, sizeof *all, by_logprob);
+    if (r->n_choices < r->counts.max_candidates)
+        qsort(all, (size_t)n, sizeof(struct race_candidate *), by_logprob);
     answer(r, all, r->n_choices, deadline);
     free(all);
 }
@@ -103,7 +105,8 @@ static const struct race_entry *choose(const struct race *r) {
 /* Passes first; where there are none, the best first. */
 static void settle_all(struct race *r, bool deadline) {
     int n = 0;
-    const struct race_candidate **all = err_alloc((size_t)r->counts.finished, sizeof *all);
+    const struct race_candidate **all =
+        err_alloc((size_t)r->counts.finished, sizeof(struct race_candidate *));
     const struct race_entry *first = r->counts.passed ? NULL : race_rank_best(&r->rank);
     if (first) all[n++] = &first->view;
     for (int passes = 1; passes >= 0; passes--)

@@ -345,6 +345,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("config");
     TCase *t = tcase_create("config");
+    tcase_set_timeout(t, 0);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, defaults);
     tcase_add_test(t, flags_in_every_form);

@@ -97,6 +97,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("command");
     TCase *t = tcase_create("command");
+    tcase_set_timeout(t, 0);
     tcase_add_test(t, words_in_every_form);
     tcase_add_test(t, failures_end_the_walk);
     tcase_add_test(t, files_up_to_their_limit);

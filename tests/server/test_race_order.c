@@ -320,7 +320,7 @@ static void check_end(const struct facts *f) {
     ck_assert_int_eq((int)stats.candidates_finished, f->n_finished);
     int decided = s->with_tests ? f->n_judged + f->n_broken : f->n_finished;
     ck_assert_int_eq((int)stats.candidates_cancelled, s->n_started - decided);
-    ck_assert_int_eq((int)(stats.tokens_winner + stats.tokens_losers), 2 * s->n_started);
+    ck_assert_uint_eq(stats.tokens_winner + stats.tokens_losers, 2 * (uint64_t)s->n_started);
     ck_assert_int_eq(
         (int)(stats.verified + stats.unverified + stats.plain + stats.failed + stats.abandoned), 1);
 }

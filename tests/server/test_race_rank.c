@@ -118,7 +118,7 @@ END_TEST
 START_TEST(many_groups) {
     enum { N = 5000 };
     struct race_rank r;
-    struct race_entry **entries = err_alloc(N, sizeof *entries);
+    struct race_entry **entries = err_alloc(N, sizeof(struct race_entry *));
     race_rank_init(&r);
     for (int i = 0; i < N; i++) {
         char code[32];
