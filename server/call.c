@@ -280,6 +280,30 @@ static void observe(struct call *c, const struct race_result *result) {
     metrics_observe(&m->pass_candidates, (double)result->counts.verified);
 }
 
+/* The verifier names its own fields; the client knows them as members of `firstpass`. */
+static void name_param(struct err *e) {
+    static const char *const ours[] = {"tests", "entry_point", "format"};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (!strcmp(e->param, ours[i]))
+            snprintf(e->param, sizeof e->param, "firstpass.%s", ours[i]);
+}
+
+static void fail_race(struct part *part, const struct race_result *result) {
+    struct call *c = part->call;
+    struct api *api = c->api;
+    struct err e = result->error;
+    struct buf firstpass;
+    buf_init(&firstpass, RESPONSE_BYTES);
+    /* How far it came is of interest where it was under way. */
+    bool tell = e.kind == ERR_NONE_PASSED || e.kind == ERR_DEADLINE;
+    tell = tell && c->request.has_tests && c->n_parts == 1;
+    if (tell) write_firstpass(c, &firstpass);
+    name_param(&e);
+    fail(c, &e, tell ? buf_text(&firstpass) : NULL);
+    buf_clear(&firstpass);
+    api_check_engine(api);
+}
+
 static void on_done(void *arg, const struct race_result *result) {
     struct part *part = arg;
     struct call *c = part->call;
@@ -290,14 +314,7 @@ static void on_done(void *arg, const struct race_result *result) {
     api_response_write_firstpass(&w, &c->head, result);
     observe(c, result);
     if (result->error.kind != ERR_NONE) {
-        struct buf firstpass;
-        buf_init(&firstpass, RESPONSE_BYTES);
-        bool tell = c->request.has_tests && c->n_parts == 1;
-        if (tell) write_firstpass(c, &firstpass);
-        struct api *api = c->api;
-        fail(c, &result->error, tell ? buf_text(&firstpass) : NULL);
-        buf_clear(&firstpass);
-        api_check_engine(api);
+        fail_race(part, result);
         return;
     }
     api_response_add(&c->totals, &result->counts);

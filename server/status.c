@@ -81,7 +81,7 @@ void status_metrics(struct api *api, struct http_request *http) {
     struct http_stats http_now;
     struct race_set_stats races;
     struct verifier_stats verifier;
-    struct engine_stats engine_now;
+    struct engine_stats engine_now = {0};
     struct engine *engine = runtime_engine(api->runtime);
     http_stats(api->http, &http_now);
     race_set_stats(runtime_races(api->runtime), &races);

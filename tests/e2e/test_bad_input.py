@@ -117,7 +117,7 @@ def test_encoded_bodies(smol):
                                    "a\x01b"])
 def test_tests_that_do_not_compile(smol, tests):
     body = {"messages": CHAT, "max_tokens": 4, "firstpass": {"tests": tests, "format": "script"}}
-    message = error_of(smol.post("/v1/chat/completions", body), 400)
+    message = error_of(smol.post("/v1/chat/completions", body), 400, param="firstpass.tests")
     assert "test" in message
     smol.assert_quiet()
 

@@ -12,7 +12,7 @@ def tiny():
     """Memory for about 600 positions in all, few rows, few races."""
     need_model(SMOL)
     with serving("--engine.context", "256", "--engine.kv_blocks", "40", "--server.max_races", "4",
-                 "--max-rows", "16") as server:
+                 "--max-rows", "64") as server:
         yield server
         assert server.process.poll() is None, server.log
 
@@ -28,11 +28,16 @@ def test_ten_thousand_candidates_on_a_tiny_pool(tiny):
     tiny.assert_quiet()
 
 
+END = {"2": 100}  # logit_bias that makes this model end at once: what it adds to its prompt is nothing
+
+
 def test_ten_thousand_candidates_with_tests_stop_at_the_first_pass(tiny):
-    body = {"prompt": "def f():\n    return 1\n", "max_tokens": 3, "stop": ["\n"],
-            "firstpass": {"tests": "assert True or f()", "format": "script", "max_candidates": 10_000, "deadline_s": 60}}
+    body = {"prompt": "def f():\n    return 1\n", "max_tokens": 3, "logit_bias": END,
+            "firstpass": {"tests": "assert f() == 1", "entry_point": "f", "max_candidates": 10_000}}
     response = tiny.post("/v1/completions", body)
-    assert response.status_code in (200, 504), response.text
+    assert response.status_code == 200, response.text
+    first = response.json()["firstpass"]
+    assert first["verified"] is True and first["counts"]["started"] < 1000, first
     m = tiny.assert_quiet()
     assert m["firstpass_candidates_waiting"] == 0
 
@@ -89,10 +94,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_candidates(smol, what):
-    """The candidate is the prompt with what the model adds: an end-of-generation token, forced, is nothing."""
+    """The candidate is the prompt with what the model adds, which is nothing."""
     code = f"def f():\n{HOSTILE[what]}"
-    end = 2  # <|im_end|> of this model
-    body = {"prompt": code, "max_tokens": 4, "temperature": 0, "logit_bias": {str(end): 100},
+    body = {"prompt": code, "max_tokens": 4, "temperature": 0, "logit_bias": END,
             "firstpass": {"tests": "assert f() == 1", "format": "asserts", "entry_point": "f", "extract": "continuation",
                           "max_candidates": 1, "candidates": "full", "timeout_s": 1, "memory_mb": 128}}
     answer = smol.post("/v1/completions", body)

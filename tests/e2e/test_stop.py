@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import signal
 import time
 
@@ -120,7 +121,6 @@ def test_killed_it_leaves_no_worker(server):
 
 
 def test_a_worker_that_dies_is_replaced(server):
-    import os
     tests = {"tests": "assert f() == 1", "format": "asserts", "max_candidates": 2}
     ask = {"prompt": "def f():\n    return 1\n", "max_tokens": 2, "temperature": 0, "firstpass": tests}
     assert server.post("/v1/completions", ask).status_code == 200
@@ -129,6 +129,8 @@ def test_a_worker_that_dies_is_replaced(server):
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+    workers = server.metrics()["firstpass_verifier_workers"]
+    server.wait_metrics(lambda m: m["firstpass_verifier_workers_replaced_total"] >= workers, "new workers")
     for _ in range(3):
         assert server.post("/v1/completions", ask).status_code == 200, server.log
     assert server.process.poll() is None
