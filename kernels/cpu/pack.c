@@ -45,6 +45,8 @@ void pack_init(struct pack *p, enum quant_type type, int n_rows, int n_cols, boo
         .form = info->form,
         .code_bits = info->code_bits,
         .offset = info->code_bits == 8 && unsigned8 ? 128 : info->offset,
+        .source_blocks = quant_block_elements(type) / PACK_COLUMNS,
+        .source_bytes = quant_block_bytes(type),
         .n_rows = n_rows,
         .n_cols = n_cols,
         .n_panels = (n_rows + PACK_OUTPUTS - 1) / PACK_OUTPUTS,
@@ -146,9 +148,8 @@ static void read_q6_k(const uint8_t *s, int j, struct block *b) {
 
 /* Columns 32 index … 32 index + 31 of one row. */
 static void read_block(const struct pack *p, const uint8_t *row, int index, struct block *b) {
-    int per_block = quant_block_elements(p->type) / PACK_COLUMNS;
-    const uint8_t *s = row + (size_t)(index / per_block) * quant_block_bytes(p->type);
-    int j = index % per_block;
+    const uint8_t *s = row + (size_t)(index / p->source_blocks) * p->source_bytes;
+    int j = index % p->source_blocks;
     switch (p->type) {
     case QUANT_Q4_0:
         b->d = u16_at(s);
@@ -200,28 +201,35 @@ static void read_block(const struct pack *p, const uint8_t *row, int index, stru
 
 /* ---- writing ---- */
 
-/* Codes of output o: step s, column c of 4 is code 4 s + c. */
+static uint32_t four_codes(const uint8_t *codes) {
+    uint32_t four;
+    memcpy(&four, codes, 4);
+    return four;
+}
+
+/* Codes of output o: step s, column c of 4 is code 4 s + c; four columns at a time, since they stay
+ * neighbours (no shift moves a bit out of its byte). */
 static void write_codes(const struct pack *p, const uint8_t codes[PACK_COLUMNS], int o,
                         uint8_t *to) {
+    to += o * 4;
     if (p->code_bits == 8) {
-        for (int k = 0; k < PACK_COLUMNS; k++)
-            to[k / 4 * PACK_STEP + o * 4 + k % 4] = codes[k];
+        for (int s = 0; s < PACK_STEPS; s++)
+            memcpy(to + s * PACK_STEP, codes + 4 * s, 4);
         return;
     }
-    for (int k = 0; k < 16; k++)
-        to[k / 4 * PACK_STEP + o * 4 + k % 4] =
-            (uint8_t)((codes[k] & 15) | (codes[k + 16] & 15) << 4);
-    uint8_t *high = to + 4 * PACK_STEP + o * 4;
-    for (int c = 0; c < 4; c++) {
-        int bits[2] = {0, 0};
-        for (int s = 0; s < PACK_STEPS; s++) {
-            int upper = codes[4 * s + c] >> 4;
-            if (p->code_bits == 5) bits[0] |= upper << s;
-            if (p->code_bits == 6) bits[s / 4] |= upper << (s % 4 * 2);
-        }
-        if (p->code_bits >= 5) high[c] = (uint8_t)bits[0];
-        if (p->code_bits == 6) high[PACK_STEP + c] = (uint8_t)bits[1];
+    uint32_t high[2] = {0, 0};
+    for (int s = 0; s < PACK_STEPS; s++) {
+        uint32_t upper = four_codes(codes + 4 * s) >> 4;
+        if (p->code_bits == 5) high[0] |= (upper & 0x01010101) << s;
+        if (p->code_bits == 6) high[s / 4] |= (upper & 0x03030303) << (s % 4 * 2);
     }
+    for (int s = 0; s < 4; s++) {
+        uint32_t low = four_codes(codes + 4 * s) & 0x0f0f0f0f;
+        low |= (four_codes(codes + 16 + 4 * s) & 0x0f0f0f0f) << 4;
+        memcpy(to + s * PACK_STEP, &low, 4);
+    }
+    if (p->code_bits >= 5) memcpy(to + 4 * PACK_STEP, &high[0], 4);
+    if (p->code_bits == 6) memcpy(to + 5 * PACK_STEP, &high[1], 4);
 }
 
 static void put_u16(uint8_t *to, int o, uint16_t v) { memcpy(to + 2 * o, &v, 2); }

@@ -42,6 +42,8 @@ struct pack {
     enum pack_form form;
     int code_bits; /* 4, 5, 6 or 8; of PACK_DENSE 16 or 32 */
     int offset;    /* q - offset is the signed code; 128 where 8-bit codes are stored unsigned */
+    int source_blocks;         /* blocks of 32 columns in a block of the file */
+    size_t source_bytes;       /* of a block of the file */
     int n_rows, n_cols;        /* of the matrix */
     int n_panels, n_blocks;    /* n_blocks: of a panel; 0 of PACK_DENSE */
     size_t code_bytes;         /* of a block */

@@ -152,21 +152,28 @@ struct prepared {
     double total; /* mass of what can be drawn */
 };
 
-/* Leaves the candidates in s->kept: all tokens that the filters can keep.
- * With top-p < 1 - 1e-4 the tokens below e^-24 of the best, 2^20 of them at most, weigh less
- * together than what a nucleus may leave out.  Of top-k the same floor serves if enough tokens are
- * above it. */
+static double candidate_mass(const struct sample *s, int n) {
+    double mass = 0;
+    for (int i = 0; i < n; i++)
+        mass += (double)s->weights[s->kept[i]];
+    return mass;
+}
+
+/* Leaves the candidates in s->kept: all tokens that the filters can keep, and as few others as is
+ * easy.  A filter keeps the heaviest tokens, so those above any floor will do if they are enough:
+ * as many as top-k wants, or of the mass that top-p wants of `all`. */
 static int find_candidates(struct sample *s, const struct vector_ops *v,
-                           const struct kernels_draw *d) {
-    float floor = 0, far = 3.7e-11f;
-    /* The least weight of min-p may cut first where nothing after it needs the mass of all. */
-    if (d->min_p > 0 && (d->top_k <= 0 || d->top_p >= 1)) floor = nextafterf(d->min_p, 0);
-    if (d->top_k > 0 || d->top_p < 1 - 1e-4f) {
-        float higher = floor > far ? floor : far;
-        int n = v->above(s->weights, s->n_vocab, higher, s->kept, s->n_vocab);
-        if (d->top_k <= 0 || n >= d->top_k) return n;
+                           const struct kernels_draw *d, double all) {
+    static const float floors[] = {3.4e-4f, 1.1e-7f}; /* e^-8, e^-16 */
+    float least = 0;
+    /* The least weight of min-p may cut first where nothing after it needs the mass of the others.
+     */
+    if (d->min_p > 0 && (d->top_k <= 0 || d->top_p >= 1)) least = nextafterf(d->min_p, 0);
+    for (int i = 0; i < 2 && (d->top_k > 0 || d->top_p < 1) && floors[i] > least; i++) {
+        int n = v->above(s->weights, s->n_vocab, floors[i], s->kept, s->n_vocab);
+        if (d->top_k > 0 ? n >= d->top_k : candidate_mass(s, n) >= (double)d->top_p * all) return n;
     }
-    return v->above(s->weights, s->n_vocab, floor, s->kept, s->n_vocab);
+    return v->above(s->weights, s->n_vocab, least, s->kept, s->n_vocab);
 }
 
 /* Keeps of n candidates those within the threshold, in order; returns how many, and their mass. */
@@ -185,7 +192,7 @@ static int cut(struct sample *s, int n, const struct threshold *t, double *mass)
 /* `all` is the mass of the whole vocabulary. */
 static void find_kept(struct sample *s, const struct vector_ops *v, const struct kernels_draw *d,
                       double all, struct prepared *p) {
-    int n = find_candidates(s, v, d);
+    int n = find_candidates(s, v, d, all);
     if (d->top_k > 0 && d->top_k < n) {
         struct threshold t = select_prefix(s, n, d->top_k, INFINITY);
         n = cut(s, n, &t, &all);
@@ -221,11 +228,11 @@ static bool same_settings(const struct kernels_draw *a, const struct kernels_dra
            a->min_p == b->min_p && !changes_logits(a) && !changes_logits(b);
 }
 
+/* The lowest id of the largest; 0 where all are NaN. */
 static int32_t most_likely(const struct vector_ops *v, const float *logits, int n) {
-    float max = v->max(logits, n);
-    for (int i = 0; i < n; i++)
-        if (logits[i] == max) return i;
-    return 0; /* all are NaN */
+    int32_t first = 0;
+    v->above(logits, n, nextafterf(v->max(logits, n), -INFINITY), &first, 1);
+    return first;
 }
 
 /* The first token, in order of ids, at which the sum of weights passes `target`; sums of chunks
