@@ -76,7 +76,7 @@ static int listen_on(const char *host, int port, struct err *e) {
 }
 
 static int bound_port(int fd) {
-    struct sockaddr_storage a;
+    struct sockaddr_storage a = {0};
     socklen_t len = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &len)) return 0;
     if (a.ss_family == AF_INET)

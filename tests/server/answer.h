@@ -61,8 +61,7 @@ static inline double number_of(json_t *v, const char *key) {
     return json_number_value(json_object_get(v, key));
 }
 static inline bool is_null(json_t *v, const char *key) {
-    json_t *found = json_object_get(v, key);
-    return found && json_is_null(found);
+    return json_is_null(json_object_get(v, key));
 }
 
 #endif

@@ -625,6 +625,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("api_request");
     TCase *t = tcase_create("api_request");
+    tcase_set_timeout(t, 0);
     tcase_add_checked_fixture(t, NULL, teardown);
     tcase_add_test(t, what_is_no_json);
     tcase_add_test(t, depth_is_bounded);

@@ -245,6 +245,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("api_response");
     TCase *t = tcase_create("api_response");
+    tcase_set_timeout(t, 0);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, a_chat_choice);
     tcase_add_test(t, a_completion_choice_with_echo_and_ids);

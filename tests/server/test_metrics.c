@@ -122,6 +122,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("metrics");
     TCase *t = tcase_create("metrics");
+    tcase_set_timeout(t, 0);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, numbers_of_the_parts);
     tcase_add_test(t, routers_find_candidates_under_their_names);

@@ -161,6 +161,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("route");
     TCase *t = tcase_create("route");
+    tcase_set_timeout(t, 0);
     tcase_add_checked_fixture(t, NULL, teardown);
     tcase_add_test(t, paths_with_and_without_v1);
     tcase_add_test(t, unknown_paths_and_methods);

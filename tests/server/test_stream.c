@@ -293,6 +293,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("stream");
     TCase *t = tcase_create("stream");
+    tcase_set_timeout(t, 0);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, a_chat);
     tcase_add_test(t, a_completion);

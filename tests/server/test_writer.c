@@ -96,6 +96,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("writer");
     TCase *t = tcase_create("writer");
+    tcase_set_timeout(t, 0);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, nesting_and_commas);
     tcase_add_test(t, numbers_that_json_has_not_are_null);
