@@ -23,15 +23,16 @@ struct worker {
 struct threads {
     int n;
     struct worker *workers; /* owned; n - 1 */
-    /* The job; written by the owner before `generation` goes up. */
+    _Atomic bool quit;
+    /* The job; written by the owner before the ticket. */
     threads_fn *fn;
     void *arg;
     int n_items, grain;
-    bool quit;
-    _Alignas(64) _Atomic uint32_t generation; /* a new one is a new job */
-    _Atomic int sleepers;                     /* workers asleep on `generation` */
-    _Alignas(64) _Atomic int next;            /* first index not taken yet */
-    _Alignas(64) _Atomic uint32_t running;    /* workers not through with the job */
+    _Alignas(64) _Atomic uint64_t ticket; /* job number << 32 | chunks not taken */
+    _Alignas(64) _Atomic uint32_t
+        generation;                        /* goes up with each job: what idle workers wait for */
+    _Atomic int sleepers;                  /* workers asleep on `generation` */
+    _Alignas(64) _Atomic uint32_t pending; /* chunks not computed */
     _Atomic int owner_sleeps;
 };
 
@@ -51,59 +52,60 @@ static void futex_wake(_Atomic uint32_t *at, int n) {
     syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-static void take_chunks(struct threads *t, int index) {
-    for (;;) {
-        int begin = atomic_fetch_add_explicit(&t->next, t->grain, memory_order_relaxed);
-        if (begin >= t->n_items) return;
-        int end = t->n_items - begin < t->grain ? t->n_items : begin + t->grain;
-        t->fn(t->arg, index, begin, end);
-    }
+/* Takes one chunk and computes it; false where none is left. */
+static bool take_chunk(struct threads *t, int index) {
+    uint64_t now = atomic_load_explicit(&t->ticket, memory_order_relaxed);
+    do {
+        if (!(uint32_t)now) return false;
+    } while (!atomic_compare_exchange_weak_explicit(&t->ticket, &now, now - 1, memory_order_acquire,
+                                                    memory_order_relaxed));
+    int chunk = (t->n_items - 1) / t->grain + 1 - (int)(uint32_t)now, begin = chunk * t->grain;
+    int end = t->n_items - begin < t->grain ? t->n_items : begin + t->grain;
+    t->fn(t->arg, index, begin, end);
+    if (atomic_fetch_sub(&t->pending, 1) == 1 && atomic_load(&t->owner_sleeps))
+        futex_wake(&t->pending, 1);
+    return true;
 }
 
-/* Returns the generation that differs from `seen`.  Sequentially consistent order of `sleepers` and
+/* Returns when the generation differs from `seen`.  Sequentially consistent order of `sleepers` and
  * `generation` on both sides keeps the wake-up from getting lost; the kernel compares once more. */
-static uint32_t wait_for_job(struct threads *t, uint32_t seen) {
+static void wait_for_job(struct threads *t, uint32_t seen) {
     for (int i = 0; i < SPINS; i++) {
-        uint32_t now = atomic_load_explicit(&t->generation, memory_order_acquire);
-        if (now != seen) return now;
+        if (atomic_load_explicit(&t->generation, memory_order_acquire) != seen) return;
         relax();
     }
     atomic_fetch_add(&t->sleepers, 1);
-    uint32_t now;
-    while ((now = atomic_load(&t->generation)) == seen)
+    while (atomic_load(&t->generation) == seen)
         futex_wait(&t->generation, seen);
     atomic_fetch_sub(&t->sleepers, 1);
-    return now;
 }
 
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct threads *t = w->pool;
-    uint32_t seen = 0;
-    for (;;) {
-        seen = wait_for_job(t, seen);
-        if (t->quit) return NULL;
-        take_chunks(t, w->index);
-        if (atomic_fetch_sub(&t->running, 1) == 1 && atomic_load(&t->owner_sleeps))
-            futex_wake(&t->running, 1);
+    while (!atomic_load(&t->quit)) {
+        uint32_t seen = atomic_load_explicit(&t->generation, memory_order_acquire);
+        while (take_chunk(t, w->index)) {
+        }
+        if (!atomic_load(&t->quit)) wait_for_job(t, seen);
     }
+    return NULL;
 }
 
-static void start_job(struct threads *t) {
-    atomic_store_explicit(&t->running, (uint32_t)t->n - 1, memory_order_relaxed);
+static void wake_workers(struct threads *t) {
     atomic_fetch_add(&t->generation, 1);
     if (atomic_load(&t->sleepers)) futex_wake(&t->generation, INT_MAX);
 }
 
-static void wait_for_workers(struct threads *t) {
+static void wait_for_chunks(struct threads *t) {
     for (int i = 0; i < SPINS; i++) {
-        if (!atomic_load_explicit(&t->running, memory_order_acquire)) return;
+        if (!atomic_load_explicit(&t->pending, memory_order_acquire)) return;
         relax();
     }
     atomic_store(&t->owner_sleeps, 1);
     uint32_t left;
-    while ((left = atomic_load(&t->running)) != 0)
-        futex_wait(&t->running, left);
+    while ((left = atomic_load(&t->pending)) != 0)
+        futex_wait(&t->pending, left);
     atomic_store(&t->owner_sleeps, 0);
 }
 
@@ -113,14 +115,18 @@ void threads_run(struct threads *t, threads_fn *fn, void *arg, int n, int grain)
         fn(arg, 0, 0, n);
         return;
     }
+    uint32_t chunks = (uint32_t)((n - 1) / grain + 1);
     t->fn = fn;
     t->arg = arg;
     t->n_items = n;
     t->grain = grain;
-    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
-    start_job(t);
-    take_chunks(t, 0);
-    wait_for_workers(t);
+    atomic_store_explicit(&t->pending, chunks, memory_order_relaxed);
+    uint64_t job = (atomic_load_explicit(&t->ticket, memory_order_relaxed) >> 32) + 1;
+    atomic_store_explicit(&t->ticket, job << 32 | chunks, memory_order_release);
+    wake_workers(t);
+    while (take_chunk(t, 0)) {
+    }
+    wait_for_chunks(t);
 }
 
 int threads_count(const struct threads *t) { return t->n; }
@@ -143,8 +149,8 @@ static int start_worker(struct worker *w) {
 }
 
 static void stop_workers(struct threads *t, int n) {
-    t->quit = true;
-    start_job(t);
+    atomic_store(&t->quit, true);
+    wake_workers(t);
     for (int i = 0; i < n; i++)
         pthread_join(t->workers[i].id, NULL);
 }

@@ -1,12 +1,19 @@
 /* The pool of compute threads of the CPU backend.
  *
- * THEORY.  One owner thread calls threads_run(); it and the n-1 workers take chunks of an index
- * range from one shared counter until it is used up, and threads_run() returns when all chunks are
- * done.  Which thread takes which chunk is chance, so what a chunk computes must depend on its
- * indices only. Between two runs a worker spins for some microseconds, since a step is some hundred
- * runs in a row, then sleeps on a futex: an idle pool takes no processor time.  The owner waits for
- * the last worker likewise. A worker touches the job's data only between its wake-up and its
- * count-down; the owner reads results after the count-down (release/acquire on `running`). */
+ * THEORY.  One owner thread calls threads_run(), which cuts an index range into chunks.  `ticket`
+ * holds the job's number and how many of its chunks nobody has taken; the owner and the n-1 workers
+ * take them from there by compare-and-swap, and threads_run() returns when all chunks are computed.
+ * A worker that comes late (asleep, or not scheduled on a busy machine) finds no chunk and is not
+ * waited for.  Which thread takes which chunk is chance, so what a chunk computes must depend on
+ * its indices only.
+ *
+ * Memory: the owner writes the job, then the ticket (release); who takes a chunk (acquire) sees the
+ * job, and the job can't change before that chunk is counted down in `pending` (release), which the
+ * owner waits for (acquire).
+ *
+ * Between two runs a worker spins for some microseconds, since a step is some hundred runs in a
+ * row, then sleeps on a futex: an idle pool takes no processor time.  The owner waits for the last
+ * chunk likewise. */
 #ifndef KERNELS_CPU_THREADS_H
 #define KERNELS_CPU_THREADS_H
 
