@@ -102,7 +102,7 @@ int64_t reader_int(struct reader *r, const char *key, int64_t low, int64_t high,
     if (json_is_integer(v)) {
         n = json_integer_value(v);
     } else if (json_is_real(v) && fabs(json_real_value(v)) < 9e15 &&
-               json_real_value(v) == floor(json_real_value(v))) {
+               fmod(json_real_value(v), 1) == 0) {
         n = (int64_t)json_real_value(v);
     } else {
         reader_fail(r, key, "must be a whole number, not %s",
