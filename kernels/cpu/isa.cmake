@@ -5,13 +5,17 @@
 if(FIRSTPASS_SANITIZE)
   set(isa_optimise "-O1")
   set(isa_matmul "-O1;-Wno-psabi;-fno-sanitize=undefined")
+  set(isa_generic "-O1;-fno-inline")
 else()
   set(isa_optimise "-O3")
   set(isa_matmul "-O3;-Wno-psabi")
+  set(isa_generic "-O3")
 endif()
 set(isa_vector "${isa_optimise};-Wno-psabi")
-set_source_files_properties(kernels/cpu/matmul_generic.c kernels/cpu/vector_generic.c kernels/cpu/reference.c
-  kernels/cpu/pack.c kernels/quant.c PROPERTIES COMPILE_OPTIONS "${isa_optimise}")
+set_source_files_properties(kernels/cpu/matmul_generic.c kernels/cpu/vector_generic.c PROPERTIES COMPILE_OPTIONS
+  "${isa_generic}")
+set_source_files_properties(kernels/cpu/reference.c kernels/cpu/pack.c kernels/quant.c PROPERTIES COMPILE_OPTIONS
+  "${isa_optimise}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(isa_avx2 "-mavx2;-mfma;-mf16c")
   set(isa_avx512 "${isa_avx2};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mprefer-vector-width=512")
