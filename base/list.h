@@ -31,11 +31,14 @@ static inline void list_remove(struct list *item) {
     list_init(item);
 }
 
-#define LIST_ITEM(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+/* The names of types, members and loop variables can't stand in parentheses.
+ * NOLINTBEGIN(bugprone-macro-parentheses) */
+#define LIST_ITEM(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 #define LIST_EACH(it, head) for (struct list *it = (head)->next; it != (head); it = it->next)
 /* Safe against removing `it` in the body. */
 #define LIST_EACH_SAFE(it, head)                                                                   \
     for (struct list *it = (head)->next, *it##_next = it->next; it != (head);                      \
          it = it##_next, it##_next = it->next)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 #endif

@@ -281,6 +281,7 @@ static void stream_text(struct decode *d, struct branch *b) {
 static void append(struct decode *d, struct branch *b, const struct kernels_drawn *drawn) {
     branch_append(b, drawn, d->o.tokenizer, d->o.plan->context);
     d->stats.generated_tokens += (uint64_t)b->n_members;
+    atomic_fetch_add_explicit(&b->job->handle->generated, b->n_members, memory_order_relaxed);
     stream_text(d, b);
     if (b->over) end_branch(d, b, b->ended);
 }

@@ -141,6 +141,10 @@ void engine_cancel_candidate(struct engine *, uint64_t id, int index);
 /* Changes how many candidates may be in flight (0: as the engine sees fit).  Running ones go on. */
 void engine_set_width(struct engine *, uint64_t id, int width);
 
+/* Tokens drawn so far for all candidates of a job, those still decoding included; 0 once
+ * ENGINE_JOB_ENDED was polled. */
+int64_t engine_job_tokens(const struct engine *, uint64_t id);
+
 enum engine_event_type {
     ENGINE_PREFILLED, /* the prompt is in the cache; candidates follow */
     ENGINE_STARTED,

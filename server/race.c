@@ -410,8 +410,15 @@ void race_deadline(struct race *r) {
     race_leave(r);
 }
 
+int64_t race_tokens(const struct race *r) {
+    if (r->job_ended) return r->tokens;
+    /* Events on their way are ahead of the engine's count, or behind it. */
+    int64_t drawn = r->set->engine.tokens(r->set->engine.self, r->job);
+    return drawn > r->tokens ? drawn : r->tokens;
+}
+
 void race_counts(const struct race *r, struct race_counts *out) {
     *out = r->counts;
     out->total_s = (settled(r) ? r->settled_at : clock_seconds()) - r->started_at;
-    if (!settled(r)) out->tokens_losers = r->tokens;
+    if (!settled(r)) out->tokens_losers = race_tokens(r);
 }

@@ -37,6 +37,7 @@ struct race_engine {
     void (*cancel)(void *self, uint64_t id);
     void (*cancel_candidate)(void *self, uint64_t id, int index);
     void (*set_width)(void *self, uint64_t id, int width);
+    int64_t (*tokens)(void *self, uint64_t id); /* drawn so far for a job that hasn't ended */
 };
 struct race_verifier {
     void *self;

@@ -79,6 +79,8 @@ void race_deadline(struct race *);
 void race_close_tests(struct race *);
 /* Calls on_progress of a race that isn't settled. */
 void race_progress(struct race *);
+/* Tokens drawn for all its candidates, those still decoding included. */
+int64_t race_tokens(const struct race *);
 /* Frees; `race` must be unlinked. */
 void race_free(struct race *);
 /* Cancels all that runs and moves to SETTLED. */

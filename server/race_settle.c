@@ -14,7 +14,7 @@ static void count_tokens(struct race *r, const struct race_result *result) {
     r->counts.tokens_winner = 0;
     for (int i = 0; i < result->n_choices; i++)
         r->counts.tokens_winner += result->choices[i]->n_tokens;
-    r->counts.tokens_losers = r->tokens - r->counts.tokens_winner;
+    r->counts.tokens_losers = race_tokens(r) - r->counts.tokens_winner;
 }
 
 static void count_outcome(struct race *r, const struct race_result *result) {
