@@ -159,6 +159,25 @@ static void choose_prompt(struct reader *f, const char *user, size_t user_len,
     }
 }
 
+/* Code that continues the prompt's function ends where the next thing begins at the margin: without
+ * this a base model goes on with further functions until max_tokens.  Stop strings of the client's
+ * own come instead. */
+static void stop_after_function(struct api_request *q) {
+    static const char *const strings[] = {"\ndef ",    "\nclass ", "\nif ", "\nprint(",
+                                          "\nassert ", "\n@",      "\n#",   "\n```"};
+    static const size_t lens[] = {5, 7, 4, 7, 8, 2, 2, 4};
+    _Static_assert(sizeof strings / sizeof *strings == sizeof lens / sizeof *lens, "a length each");
+    const struct verifier_spec *t = &q->tests;
+    if (q->kind != API_REQUEST_COMPLETIONS || q->job.n_stops || !t->prompt) return;
+    bool continues = t->extract == VERIFIER_EXTRACT_CONTINUATION ||
+                     (t->extract == VERIFIER_EXTRACT_AUTO && t->entry_point &&
+                      defines(t->prompt, t->prompt_len, t->entry_point));
+    if (!continues) return;
+    q->job.stops = strings;
+    q->job.stop_lens = lens;
+    q->job.n_stops = sizeof lens / sizeof *lens;
+}
+
 static void read_width(struct reader *f, struct api_request *q) {
     json_t *v = reader_get(f, "width");
     if (!v) return;
@@ -226,6 +245,7 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
     q->job.sampling.greedy_first = reader_bool(f, "greedy_first", true);
     t->score = reader_bool(f, "score", q->on_fail == RACE_FAIL_BEST || q->returns == RACE_BEST);
     q->job.stop_at_code_end = true;
+    stop_after_function(q);
     /* All would be equal. */
     if (q->job.sampling.temperature == 0) q->job.n_candidates = 1;
 }

@@ -563,6 +563,33 @@ START_TEST(at_temperature_0_there_is_one_candidate) {
 }
 END_TEST
 
+START_TEST(a_continued_function_ends_at_the_margin) {
+#define CONTINUES(extract, more)                                                                   \
+    "{\"prompt\":\"def f(x):\\n\"" more ",\"firstpass\":{\"tests\":\"assert f(1)\"," extract       \
+    "\"entry_point\":\"f\"}}"
+    takes(COMPLETIONS, CONTINUES("", ""));
+    ck_assert_int_gt(q.job.n_stops, 0);
+    for (int i = 0; i < q.job.n_stops; i++) {
+        ck_assert_int_eq(q.job.stops[i][0], '\n');
+        ck_assert_uint_eq(strlen(q.job.stops[i]), q.job.stop_lens[i]);
+    }
+    takes(COMPLETIONS, CONTINUES("\"extract\":\"continuation\",", ""));
+    ck_assert_int_gt(q.job.n_stops, 0);
+    takes(COMPLETIONS, CONTINUES("", ",\"stop\":\"END\"")); /* the client's own come instead */
+    ck_assert_int_eq(q.job.n_stops, 1);
+    ck_assert_str_eq(q.job.stops[0], "END");
+    takes(COMPLETIONS, CONTINUES("\"extract\":\"fenced\",", ""));
+    ck_assert_int_eq(q.job.n_stops, 0);
+    /* A question in prose isn't continued, and its answer may hold any line. */
+    takes(COMPLETIONS, "{\"prompt\":\"Write f.\",\"firstpass\":{\"tests\":\"assert "
+                       "f(1)\",\"entry_point\":\"f\"}}");
+    ck_assert_int_eq(q.job.n_stops, 0);
+    takes(CHAT, chat("\"firstpass\":{\"tests\":\"assert f(1)\",\"entry_point\":\"f\"}"));
+    ck_assert_int_eq(q.job.n_stops, 0);
+#undef CONTINUES
+}
+END_TEST
+
 START_TEST(the_operators_cap) {
     config.server.max_candidates = 20;
     takes(CHAT, tests(""));
@@ -648,6 +675,7 @@ int main(void) {
     tcase_add_test(t, wrong_fields_with_tests);
     tcase_add_test(t, n_with_tests_is_another_name_of_max_candidates);
     tcase_add_test(t, at_temperature_0_there_is_one_candidate);
+    tcase_add_test(t, a_continued_function_ends_at_the_margin);
     tcase_add_test(t, the_operators_cap);
     tcase_add_test(t, code_blocks_in_questions);
     tcase_add_test(t, a_chats_code_block_is_the_prompt);
