@@ -3,12 +3,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/api_response.h"
+#include "server/prompt.h"
 #include "server/route.h"
 #include "server/stream.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 enum {
@@ -335,31 +335,10 @@ static void on_done(void *arg, const struct race_result *result) {
 static bool start_race(struct call *c, struct part *part, struct err *e) {
     const struct engine_model *model = engine_model(runtime_engine(c->api->runtime));
     struct api_request *q = &c->request;
-    struct race_request request = {
-        .job = q->job,
-        .tests = q->has_tests ? &q->tests : NULL,
-        .n_choices = q->n_choices,
-        .returns = q->returns,
-        .on_fail = q->on_fail,
-        .detail = q->detail,
-        .deadline_s = q->deadline_s,
-    };
-    int room = part->n_tokens < (size_t)model->context ? model->context - (int)part->n_tokens : 0;
-    if (!room) {
-        err_param(e, q->kind == API_REQUEST_CHAT ? "messages" : "prompt",
-                  "the prompt has %zu tokens; the model's context holds %d, prompt and answer "
-                  "together",
-                  part->n_tokens, model->context);
-        return err_code(e, "context_length_exceeded");
-    }
-    request.job.prompt = part->tokens;
-    request.job.n_prompt = (int)part->n_tokens;
-    if (!request.job.max_tokens) {
-        int preset = c->api->config->server.default_max_tokens;
-        request.job.max_tokens = preset < room ? preset : room;
-        if (request.job.min_tokens > request.job.max_tokens)
-            request.job.min_tokens = request.job.max_tokens;
-    }
+    struct race_request request;
+    if (!prompt_race(q, model, c->api->config->server.default_max_tokens, part->tokens,
+                     part->n_tokens, &request, e))
+        return false;
     bool streams = c->has_stream && !q->has_tests;
     const struct race_callbacks callbacks = {
         .on_done = on_done,
@@ -373,13 +352,7 @@ static bool start_race(struct call *c, struct part *part, struct err *e) {
 static void start_races(struct call *c) {
     struct err e = {0};
     struct api_request *q = &c->request;
-    if (!q->has_seed) {
-        uint64_t seed = 0;
-        ssize_t got = getrandom(&seed, sizeof seed, 0);
-        BUG_ON(got != (ssize_t)sizeof seed);
-        q->job.seed = seed >> 11; /* so that every JSON parser can read it back */
-    }
-    q->tests.seed = q->job.seed;
+    prompt_choose_seed(q);
     c->n_left = c->n_parts;
     c->racing = true;
     if (q->stream) {
@@ -396,61 +369,32 @@ static void start_races(struct call *c) {
 
 /* ---- tokens; a thread of libuv's pool ---- */
 
-static bool tokenize_text(struct call *c, struct part *part, const char *text, size_t len,
-                          unsigned flags, const char *param) {
-    const struct engine *engine = runtime_engine(c->api->runtime);
-    const struct engine_model *model = engine_model(engine);
-    if (!engine_tokenize(engine, text, len, flags, &part->tokens, &part->n_tokens, &c->error)) {
-        if (!c->error.param[0]) snprintf(c->error.param, sizeof c->error.param, "%s", param);
-        return false;
-    }
-    if (part->n_tokens) return true;
-    /* A model needs something to start from. */
-    int32_t start = model->bos >= 0 ? model->bos : model->eos;
-    if (start < 0) return err_param(&c->error, param, "%s: must not be empty", param);
-    free(part->tokens);
-    part->tokens = err_alloc(1, sizeof *part->tokens);
-    part->tokens[0] = start;
-    part->n_tokens = 1;
-    return true;
-}
-
-static bool tokenize_chat(struct call *c) {
-    const struct engine_model *model = engine_model(runtime_engine(c->api->runtime));
-    unsigned flags = ENGINE_TOKENIZE_SPECIAL | ENGINE_TOKENIZE_GUARDED;
-    /* Some templates write the beginning-of-sequence token themselves; two of them hurt. */
-    size_t n = strlen(model->bos_text);
-    bool given = n && c->rendered_len >= n && !memcmp(c->rendered, model->bos_text, n);
-    if (c->request.add_bos && !given) flags |= ENGINE_TOKENIZE_BOS;
-    return tokenize_text(c, &c->parts[0], c->rendered, c->rendered_len, flags, "messages");
-}
-
-static bool tokenize_prompt(struct call *c, struct part *part) {
+/* The prompt again as text, where the answer repeats it. */
+static bool make_echo(struct call *c, struct part *part) {
     const struct api_request_prompt *prompt = &c->request.prompts[part->index];
     if (prompt->text) {
-        unsigned flags = c->request.add_bos ? ENGINE_TOKENIZE_BOS : 0;
-        if (c->request.echo) {
-            part->echo = err_strndup(prompt->text, prompt->len);
-            part->echo_len = prompt->len;
-        }
-        return tokenize_text(c, part, prompt->text, prompt->len, flags, "prompt");
+        part->echo = err_strndup(prompt->text, prompt->len);
+        part->echo_len = prompt->len;
+        return true;
     }
-    part->tokens = err_alloc(prompt->n_tokens, sizeof *part->tokens);
-    memcpy(part->tokens, prompt->tokens, prompt->n_tokens * sizeof *part->tokens);
-    part->n_tokens = prompt->n_tokens;
-    return !c->request.echo ||
-           engine_detokenize(runtime_engine(c->api->runtime), part->tokens, part->n_tokens, true,
+    return engine_detokenize(runtime_engine(c->api->runtime), part->tokens, part->n_tokens, true,
                              &part->echo, &part->echo_len, &c->error);
+}
+
+static bool tokenize_part(struct call *c, struct part *part) {
+    const struct engine *engine = runtime_engine(c->api->runtime);
+    if (c->request.kind == API_REQUEST_CHAT)
+        return prompt_tokenize_chat(engine, &c->request, c->rendered, c->rendered_len,
+                                    &part->tokens, &part->n_tokens, &c->error);
+    return prompt_tokenize(engine, &c->request, &c->request.prompts[part->index], &part->tokens,
+                           &part->n_tokens, &c->error) &&
+           (!c->request.echo || make_echo(c, part));
 }
 
 static void tokenize(uv_work_t *work) {
     struct call *c = work->data;
-    if (c->request.kind == API_REQUEST_CHAT) {
-        tokenize_chat(c);
-        return;
-    }
     for (int i = 0; i < c->n_parts; i++)
-        if (!tokenize_prompt(c, &c->parts[i])) return;
+        if (!tokenize_part(c, &c->parts[i])) return;
 }
 
 static void on_tokenized(uv_work_t *work, int status) {
