@@ -41,7 +41,7 @@ static void on_report(void *arg) {
     if (status != REPORT_OK) {
         move(h, HOLDER_LOST, "");
     } else if (report.kind == WIRE_PREPARED) {
-        h->forker = forker_open(h->set, h->control, NULL, on_lost, h);
+        h->forker = process_forker_open(h->set, h->control, NULL, on_lost, h);
         h->control = -1;
         move(h, HOLDER_READY, report.text);
     } else {
@@ -56,7 +56,7 @@ static void on_slow(void *arg) {
 }
 
 static void destroy(struct holder *h) {
-    forker_close(h->forker);
+    process_forker_close(h->forker);
     watch_close(h->report);
     watch_timer_close(h->timer);
     if (h->control >= 0) close(h->control);
@@ -105,7 +105,7 @@ void holder_close(struct holder *h) {
     if (!h || h->closed) return;
     h->closed = true;
     process_kill(&h->process);
-    forker_close(h->forker);
+    process_forker_close(h->forker);
     h->forker = NULL;
     watch_timer_close(h->timer);
     h->timer = NULL;

@@ -264,7 +264,7 @@ static void on_timer(void *arg) {
 
 static bool give_a(struct job *j, int call, int output, struct worker *w) {
     struct wire_job job = {
-        .address_space = worker_address_space(w, j->input.memory_mb),
+        .address_space = pool_address_space(w, j->input.memory_mb),
         .seed = j->input.seed,
         .cpu_s = kernel_cpu_limit(j),
     };
@@ -273,7 +273,7 @@ static bool give_a(struct job *j, int call, int output, struct worker *w) {
 
 static bool give_b(struct job *j, int call, struct worker *w) {
     struct wire_job job = {
-        .address_space = worker_address_space(w, j->input.memory_mb),
+        .address_space = pool_address_space(w, j->input.memory_mb),
         .seed = j->input.seed,
         .cpu_s = kernel_cpu_limit(j),
     };
@@ -287,7 +287,7 @@ static bool set_up(struct job *j, struct worker *w) {
     struct forker *tests = suite_forker(j->input.suite, w);
     bool ok = tests && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, call) &&
               !pipe2(output, O_CLOEXEC) &&
-              process_start(worker_forker(w), &j->a, WIRE_CANDIDATE, on_a_ended, j) &&
+              process_start(pool_forker(w), &j->a, WIRE_CANDIDATE, on_a_ended, j) &&
               process_start(tests, &j->b, WIRE_TESTS, on_b_ended, j) &&
               give_a(j, call[0], output[1], w) && give_b(j, call[1], w);
     if (output[0] >= 0) j->output = watch_open(pool_watches(j->pool), output[0], on_output, j);

@@ -26,6 +26,6 @@ struct judge_verdict {
     char error[700];
 };
 
-void judge(const struct judge_facts *, struct judge_verdict *out);
+void judge(const struct judge_facts *f, struct judge_verdict *v);
 
 #endif

@@ -1,6 +1,7 @@
 #include "verifier/keeper.h"
 
 #include "verifier/message.h"
+#include "verifier/procfs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,13 +42,12 @@ static bool is_worker(const struct keeper *k, pid_t pid) {
 /* Kills what a dead worker left: children of ours by adoption that are no workers. */
 static void kill_orphans(const struct keeper *k) {
     char path[64];
+    uint64_t pids[MAX_WORKERS];
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-    FILE *list = fopen(path, "re");
-    if (!list) return; /* no /proc: their death signal and the supervisor's pidfds must do */
-    long pid;
-    while (fscanf(list, "%ld", &pid) == 1)
-        if (pid > 1 && !is_worker(k, (pid_t)pid)) kill((pid_t)pid, SIGKILL);
-    fclose(list);
+    /* No /proc: their death signal and the supervisor's pidfds must do. */
+    int n = procfs_numbers(path, NULL, pids, MAX_WORKERS);
+    for (int i = 0; i < n; i++)
+        if (pids[i] > 1 && !is_worker(k, (pid_t)pids[i])) kill((pid_t)pids[i], SIGKILL);
 }
 
 static void reap(struct keeper *k) {

@@ -4,6 +4,7 @@
 #include "verifier/keeper.h"
 #include "verifier/message.h"
 #include "verifier/probe.h"
+#include "verifier/procfs.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -86,7 +87,7 @@ static bool goes_before(const struct task *a, const struct task *b) {
 static void dispatch(struct pool *p) {
     for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
         struct worker *w = &p->workers[i];
-        if (w->state != WORKER_READY || w->task || !forker_is_open(w->forker)) continue;
+        if (w->state != WORKER_READY || w->task || !process_forker_is_open(w->forker)) continue;
         struct task *task = LIST_ITEM(p->queue.next, struct task, link);
         list_remove(&task->link);
         p->n_queued--;
@@ -168,7 +169,7 @@ static void on_worker_lost(void *arg) {
     char words[200];
     box_last_words(w->process.errors_fd, words, sizeof words);
     bool was_ready = w->state == WORKER_READY;
-    forker_close(w->forker);
+    process_forker_close(w->forker);
     w->forker = NULL;
     kill_process(w);
     w->base_bytes = 0;
@@ -204,14 +205,10 @@ static void on_worker_ready(void *arg, const char *text) {
 
 static uint64_t address_space(pid_t pid) {
     char path[64];
-    unsigned long pages = 0;
+    uint64_t pages;
     snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
-    FILE *f = fopen(path, "re");
-    if (f) {
-        if (fscanf(f, "%lu", &pages) != 1) pages = 0;
-        fclose(f);
-    }
-    return pages ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : BASE_BYTES;
+    if (procfs_numbers(path, NULL, &pages, 1) != 1) return BASE_BYTES;
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static void take_answer(struct pool *p, const struct keeper_answer *answer,
@@ -233,7 +230,8 @@ static void take_answer(struct pool *p, const struct keeper_answer *answer,
         .errors_fd = fds[KEEPER_ERRORS],
     };
     move(w, WORKER_STARTING);
-    w->forker = forker_open(&p->watches, fds[KEEPER_CONTROL], on_worker_ready, on_worker_lost, w);
+    w->forker =
+        process_forker_open(&p->watches, fds[KEEPER_CONTROL], on_worker_ready, on_worker_lost, w);
     watch_timer_set(w->timer, START_S);
 }
 
@@ -309,7 +307,7 @@ void pool_close(struct pool *p) {
     p->keeper = NULL;
     for (int i = 0; i <= p->n_workers; i++) {
         struct worker *w = &p->workers[i];
-        forker_close(w->forker);
+        process_forker_close(w->forker);
         w->forker = NULL;
         kill_process(w);
         box_process_clear(&w->process);
@@ -343,15 +341,15 @@ void pool_counts(const struct pool *p, struct pool_counts *out) {
     }
 }
 
-int worker_slot(const struct worker *w) { return w->slot; }
-struct list *worker_suites(struct worker *w) {
+int pool_slot(const struct worker *w) { return w->slot; }
+struct list *pool_suites(struct worker *w) {
     return &w->suites;
 }
-struct forker *worker_forker(const struct worker *w) {
+struct forker *pool_forker(const struct worker *w) {
     return w->forker;
 }
 
-uint64_t worker_address_space(struct worker *w, int memory_mb) {
+uint64_t pool_address_space(struct worker *w, int memory_mb) {
     /* Read once it is up: what it maps while it loads is part of every child. */
     if (!w->base_bytes) w->base_bytes = address_space(w->process.pid);
     return w->base_bytes + SPARE_BYTES + ((uint64_t)memory_mb << 20);

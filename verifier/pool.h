@@ -50,12 +50,12 @@ void pool_counts(const struct pool *, struct pool_counts *out);
 
 /* ---- a worker ---- */
 
-int worker_slot(const struct worker *);
+int pool_slot(const struct worker *);
 /* The suites that it holds compiled, most recently used first; kept by suite.c. */
-struct list *worker_suites(struct worker *);
-struct forker *worker_forker(const struct worker *);
+struct list *pool_suites(struct worker *);
+struct forker *pool_forker(const struct worker *);
 /* RLIMIT_AS of a child that may use `memory_mb` itself. */
-uint64_t worker_address_space(struct worker *, int memory_mb);
+uint64_t pool_address_space(struct worker *, int memory_mb);
 
 /* The template worker, asked for if it isn't there: `ready(arg, worker, error)` comes later, with
  * NULL and the error where it can't be had; `lost(arg)` when it dies.  One listener. */

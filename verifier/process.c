@@ -1,6 +1,7 @@
 #include "verifier/process.h"
 
 #include "verifier/message.h"
+#include "verifier/procfs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@ struct forker {
     struct watch *control; /* owned */
     struct list processes;
     uint32_t next_id;
-    bool closing; /* forker_close() came while it was in a callback */
+    bool closing; /* process_forker_close() came while it was in a callback */
     bool busy;    /* in a callback */
     void (*ready)(void *arg, const char *text);
     void (*lost)(void *arg);
@@ -119,12 +120,12 @@ static void on_control(void *arg) {
         if (!f->closing) f->lost(f->arg);
     }
     f->busy = false;
-    if (f->closing) forker_close(f); /* it was asked for in between */
+    if (f->closing) process_forker_close(f); /* it was asked for in between */
 }
 
-struct forker *forker_open(struct watch_set *set, int control_fd,
-                           void (*ready)(void *arg, const char *text), void (*lost)(void *arg),
-                           void *arg) {
+struct forker *process_forker_open(struct watch_set *set, int control_fd,
+                                   void (*ready)(void *arg, const char *text),
+                                   void (*lost)(void *arg), void *arg) {
     struct forker *f = err_alloc(1, sizeof *f);
     *f = (struct forker){.ready = ready, .lost = lost, .arg = arg};
     list_init(&f->processes);
@@ -132,7 +133,7 @@ struct forker *forker_open(struct watch_set *set, int control_fd,
     return f;
 }
 
-void forker_close(struct forker *f) {
+void process_forker_close(struct forker *f) {
     if (!f) return;
     f->closing = true;
     if (f->busy) return; /* on_control() comes back here */
@@ -142,14 +143,14 @@ void forker_close(struct forker *f) {
     free(f);
 }
 
-bool forker_is_open(const struct forker *f) { return f && f->control && !f->closing; }
+bool process_forker_is_open(const struct forker *f) { return f && f->control && !f->closing; }
 
 bool process_start(struct forker *f, struct process *p, enum wire_kind kind,
                    void (*ended)(void *arg), void *arg) {
     int pair[2];
     *p = (struct process){.job_fd = -1, .pidfd = -1, .ended = ended, .arg = arg};
     list_init(&p->link);
-    if (!forker_is_open(f) || !message_pair(pair)) return false;
+    if (!process_forker_is_open(f) || !message_pair(pair)) return false;
     struct wire_fork ask = {.kind = kind, .id = ++f->next_id};
     bool sent = message_send(watch_fd(f->control), &ask, sizeof ask, &pair[1], 1);
     close(pair[1]);
@@ -169,34 +170,26 @@ bool process_give(struct process *p, const struct wire_job *job, const int *fds,
 }
 
 /* Its number in our own /proc, which the pidfd's description tells; 0: unknown. */
-static int number_of(const struct process *p) {
-    char path[64], line[128];
-    int pid = 0;
+static pid_t number_of(const struct process *p) {
+    char path[64];
+    uint64_t pid;
     if (p->pidfd < 0) return 0;
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", p->pidfd);
-    FILE *info = fopen(path, "re");
-    if (!info) return 0;
-    while (fgets(line, sizeof line, info))
-        if (sscanf(line, "Pid: %d", &pid) == 1) break;
-    fclose(info);
-    return pid > 0 ? pid : 0;
+    return procfs_numbers(path, "Pid:", &pid, 1) == 1 ? (pid_t)pid : 0;
 }
 
 void process_time(const struct process *p, double *cpu_s, double *starved_s) {
     char path[64];
     clockid_t clock;
     struct timespec used;
+    uint64_t times_ns[2]; /* on a core; ready, waiting for one */
     *cpu_s = *starved_s = 0;
-    int pid = number_of(p);
+    pid_t pid = number_of(p);
     if (!pid) return;
     if (!clock_getcpuclockid(pid, &clock) && !clock_gettime(clock, &used))
         *cpu_s = (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
-    snprintf(path, sizeof path, "/proc/%d/schedstat", pid);
-    FILE *stat = fopen(path, "re");
-    if (!stat) return;
-    unsigned long long waited_ns;
-    if (fscanf(stat, "%*u %llu", &waited_ns) == 1) *starved_s = (double)waited_ns * 1e-9;
-    fclose(stat);
+    snprintf(path, sizeof path, "/proc/%d/schedstat", (int)pid);
+    if (procfs_numbers(path, NULL, times_ns, 2) == 2) *starved_s = (double)times_ns[1] * 1e-9;
 }
 
 void process_clear(struct process *p) {

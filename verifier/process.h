@@ -38,16 +38,16 @@ struct process {
 
 /* Owns control_fd.  `lost(arg)` comes once, after the ends of all its processes, when the socket
  * ends; `ready(arg, text)` at a WIRE_READY message, may be NULL. */
-struct forker *forker_open(struct watch_set *, int control_fd,
-                           void (*ready)(void *arg, const char *text), void (*lost)(void *arg),
-                           void *arg);
+struct forker *process_forker_open(struct watch_set *, int control_fd,
+                                   void (*ready)(void *arg, const char *text),
+                                   void (*lost)(void *arg), void *arg);
 /* Closes the socket, which ends the fork server; processes still there are killed and end as lost.
  * NULL is fine. */
-void forker_close(struct forker *);
+void process_forker_close(struct forker *);
 
 /* False from the moment on that its socket has ended, also while the ends of its processes are
  * being told. */
-bool forker_is_open(const struct forker *);
+bool process_forker_is_open(const struct forker *);
 
 /* ---- processes ---- */
 

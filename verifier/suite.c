@@ -99,15 +99,15 @@ static void evict_oldest(struct list *suites) {
 
 void suite_want(struct suite *s, struct worker *w,
                 void (*ready)(void *arg, enum holder_state, const char *text), void *arg) {
-    struct place *place = &s->places[worker_slot(w)];
+    struct place *place = &s->places[pool_slot(w)];
     BUG_ON(place->ready);
     /* It has gone and is just telling its processes so. */
     if (place->holder && holder_state(place->holder) == HOLDER_READY &&
-        !forker_is_open(holder_forker(place->holder)))
+        !process_forker_is_open(holder_forker(place->holder)))
         vacate(place);
     if (place->holder && holder_state(place->holder) == HOLDER_READY) {
         list_remove(&place->link);
-        list_prepend(worker_suites(w), &place->link);
+        list_prepend(pool_suites(w), &place->link);
         ready(arg, HOLDER_READY, "");
         return;
     }
@@ -116,26 +116,26 @@ void suite_want(struct suite *s, struct worker *w,
             .kind = WIRE_SUITE,
             .fd = s->spec_fd,
             /* Compiling takes memory of its own, which a candidate's limit must not decide. */
-            .address_space = worker_address_space(w, s->memory_mb + 256),
+            .address_space = pool_address_space(w, s->memory_mb + 256),
             .seconds = SUITE_COMPILE_S,
         };
         place->holder =
-            holder_open(pool_watches(s->pool), worker_forker(w), &input, on_changed, place);
+            holder_open(pool_watches(s->pool), pool_forker(w), &input, on_changed, place);
         if (!place->holder) {
             ready(arg, HOLDER_LOST, "");
             return;
         }
-        list_prepend(worker_suites(w), &place->link);
-        evict_oldest(worker_suites(w));
+        list_prepend(pool_suites(w), &place->link);
+        evict_oldest(pool_suites(w));
     }
     place->ready = ready;
     place->arg = arg;
 }
 
-void suite_forget(struct suite *s, struct worker *w) { s->places[worker_slot(w)].ready = NULL; }
+void suite_forget(struct suite *s, struct worker *w) { s->places[pool_slot(w)].ready = NULL; }
 
 struct forker *suite_forker(const struct suite *s, const struct worker *w) {
-    const struct place *place = &s->places[worker_slot(w)];
+    const struct place *place = &s->places[pool_slot(w)];
     if (!place->holder || holder_state(place->holder) != HOLDER_READY) return NULL;
     return holder_forker(place->holder);
 }

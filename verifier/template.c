@@ -154,7 +154,7 @@ static void finish(struct template *t) {
     if (t->text.overflowed)
         err_set(&e, ERR_INPUT, "the chat template wrote more than %d bytes", RENDER_BYTES);
     else if (t->overdue ||
-             (WIFSIGNALED(t->process.status) && t->status == REPORT_NONE && !t->process.lost))
+             (WIFSIGNALED(t->process.status) && t->status != REPORT_OK && !t->process.lost))
         err_set(&e, ERR_INPUT, "the chat template took more than its limit of %d s", RENDER_CPU_S);
     else if (t->status == REPORT_OK && t->reported.kind == WIRE_REFUSED)
         err_set(&e, ERR_INPUT, "%.480s", t->reported.text);
@@ -183,7 +183,7 @@ static void on_clock(void *arg) {
 static bool begin(struct template *t, struct render *r) {
     int output[2] = {-1, -1};
     struct wire_job job = {
-        .address_space = worker_address_space(t->worker, RENDER_MEMORY_MB),
+        .address_space = pool_address_space(t->worker, RENDER_MEMORY_MB),
         .cpu_s = RENDER_CPU_S,
     };
     report_draw_nonce(t->nonce);
@@ -276,10 +276,10 @@ static void on_worker(void *arg, struct worker *w, const struct err *e) {
     struct holder_input input = {
         .kind = WIRE_TEMPLATE,
         .fd = t->source_fd,
-        .address_space = worker_address_space(w, RENDER_MEMORY_MB + 256),
+        .address_space = pool_address_space(w, RENDER_MEMORY_MB + 256),
         .seconds = COMPILE_S,
     };
-    t->holder = holder_open(pool_watches(t->pool), worker_forker(w), &input, on_holder, t);
+    t->holder = holder_open(pool_watches(t->pool), pool_forker(w), &input, on_holder, t);
     if (!t->holder)
         give_up(t, ERR_SYSTEM, "the process that holds the chat template can't be started");
 }

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+static const size_t MIB = 1024UL * 1024;
 static struct rig rig;
 
 static void open_rig(void) { rig_open(&rig, 3); }
@@ -130,14 +131,14 @@ START_TEST(test_spec_limits) {
     spec.tests_len = strlen(spec.tests);
     ck_assert(!rig_open_tests(&rig, &spec));
     /* One byte over the limit of the tests' size, and the limit itself. */
-    char *big = err_alloc(1024 * 1024 + 2, 1);
-    memset(big, '\n', 1024 * 1024 + 1);
+    char *big = err_alloc(MIB + 2, 1);
+    memset(big, '\n', MIB + 1);
     memcpy(big, good.tests, good.tests_len);
     spec = good;
     spec.tests = big;
-    spec.tests_len = 1024 * 1024 + 1;
+    spec.tests_len = MIB + 1;
     ck_assert(!rig_open_tests(&rig, &spec));
-    spec.tests_len = 1024 * 1024;
+    spec.tests_len = MIB;
     ck_assert_str_eq(verdict_name(rig_judge(&rig, &spec, "def f(x): return 4")->kind), "passed");
     free(big);
 }
@@ -147,13 +148,13 @@ START_TEST(test_source_size) {
     struct verifier_spec spec = rig_spec(VERIFIER_ASSERTS, "assert f(2) == 4\n");
     spec.extract = VERIFIER_EXTRACT_RAW;
     static const char code[] = "def f(x): return 4\n";
-    char *big = err_alloc(1024 * 1024 + 2, 1);
-    memset(big, '#', 1024 * 1024 + 1);
+    char *big = err_alloc(MIB + 2, 1);
+    memset(big, '#', MIB + 1);
     memcpy(big, code, strlen(code));
     const struct outcome *o = rig_judge(&rig, &spec, big);
     ck_assert_int_eq(o->kind, VERDICT_FAILED);
     ck_assert_str_eq(o->limit, "source_size");
-    big[1024 * 1024] = 0;
+    big[MIB] = 0;
     ck_assert_int_eq(rig_judge(&rig, &spec, big)->kind, VERDICT_PASSED);
     free(big);
 }

@@ -72,7 +72,7 @@ static bool put_value(struct writer *w, PyObject *value, int depth);
 
 /* What the hook answered for an object that isn't plain. */
 static bool put_hooked(struct writer *w, PyObject *value, int depth) {
-    PyObject *answer = PyObject_CallFunctionObjArgs(w->hook, value, NULL);
+    PyObject *answer = PyObject_CallFunctionObjArgs(w->hook, value, (PyObject *)NULL);
     if (!answer) return false;
     PyObject *type = PyObject_Type(answer);
     Py_DecRef(type);
@@ -372,7 +372,8 @@ static PyObject *get_hooked(struct reader *r, char tag, int depth) {
         first = get_value(r, depth + 1);
         second = first ? get_value(r, depth + 1) : NULL;
     }
-    if (first && second) result = PyObject_CallFunctionObjArgs(r->hook, first, second, NULL);
+    if (first && second)
+        result = PyObject_CallFunctionObjArgs(r->hook, first, second, (PyObject *)NULL);
     if (first) Py_DecRef(first);
     if (second) Py_DecRef(second);
     return result;

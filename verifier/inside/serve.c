@@ -111,7 +111,8 @@ static _Noreturn void serve_child(PyObject *handler, uint32_t kind, int job_sock
                                                          (unsigned long long)job.seed,
                                                          (int)job.cpu_s, (int)job.flags, given)
                                          : NULL;
-    PyObject *result = arguments ? PyObject_CallFunctionObjArgs(handler, arguments, NULL) : NULL;
+    PyObject *result =
+        arguments ? PyObject_CallFunctionObjArgs(handler, arguments, (PyObject *)NULL) : NULL;
     if (!result) {
         PyErr_Print();
         /* Before the lock-down this reaches the supervisor; after it the number means something

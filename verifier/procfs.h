@@ -1,0 +1,11 @@
+/* Numbers out of files of /proc.  Any thread. */
+#ifndef VERIFIER_PROCFS_H
+#define VERIFIER_PROCFS_H
+
+#include <stdint.h>
+
+/* Up to `max` unsigned decimal numbers of the file, from `key` on where it isn't NULL (as "Pid:");
+ * how many there are, 0 where the file can't be read. */
+int procfs_numbers(const char *path, const char *key, uint64_t *out, int max);
+
+#endif
