@@ -42,7 +42,7 @@ struct matmul_job {
 };
 
 enum {
-    MATMUL_CHUNK = 16, /* blocks decoded at a time; a multiple of PACK_SUPER_BLOCKS */
+    MATMUL_CHUNK = 16, /* most blocks decoded at a time */
     MATMUL_PANELS = 2, /* panels at a time */
     MATMUL_SCALES = 6, /* vectors of 16 scales that a block may need */
 };

@@ -6,8 +6,9 @@
 #include <string.h>
 
 enum {
-    LEVELS = 3,  /* of the radix select: 13, 9 and 9 bits of a weight in 0 … 1 */
-    BINS = 8192, /* of the first level */
+    LEVELS =
+        3, /* of the radix select: 12, 9 and 9 bits of a weight in 0 … 1, whose upper two are 0 */
+    BINS = 4096, /* of the first level */
 };
 
 struct sample {
@@ -98,9 +99,9 @@ static uint32_t bits_of(float f) {
 
 /* The shortest prefix of the n > 0 candidates in descending order of weight with `max_count` > 0
  * tokens or a mass of at least `mass` > 0.  Level by level, the bin in which it ends is found and
- * looked at alone: 13, then 9, then 9 bits of the weight's 31. */
+ * looked at alone: 12, then 9, then 9 bits of the weight's 30. */
 static struct threshold select_prefix(struct sample *s, int n, int64_t max_count, double mass) {
-    static const int shifts[LEVELS] = {18, 9, 0}, widths[LEVELS] = {13, 9, 9};
+    static const int shifts[LEVELS] = {18, 9, 0}, widths[LEVELS] = {12, 9, 9};
     uint32_t prefix = 0;
     int64_t count = 0;
     double sum = 0;
