@@ -155,9 +155,9 @@ static void add_namespaces(struct probe *p, const struct ladder *l, int max_leve
     const struct box_plan *plan = &p->plan;
     bool user = geteuid() != 0, on = plan->namespaces;
     int error = 0;
-    if (on)
-        add(p, "user namespace", plan->user_namespace,
-            plan->user_namespace ? "" : "not needed: started as root", 0);
+    /* Root needs none: it is no layer then, and not missing. */
+    if (on && plan->user_namespace)
+        add(p, "user namespace", true, "", 0);
     else if (user && !box_try_namespace(0, true, &error))
         add(p, "user namespace", false, "unshare(CLONE_NEWUSER)", error);
     for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) {
