@@ -194,18 +194,20 @@ static int cut(struct sample *s, int n, const struct threshold *t, double *mass)
 static void find_kept(struct sample *s, const struct vector_ops *v, const struct kernels_draw *d,
                       double all, struct prepared *p) {
     int n = find_candidates(s, v, d, all);
+    p->total = all;
     if (d->top_k > 0 && d->top_k < n) {
         struct threshold t = select_prefix(s, n, d->top_k, INFINITY);
-        n = cut(s, n, &t, &all);
+        n = cut(s, n, &t, &p->total);
     }
     if (d->top_p < 1 && n > 0) {
         /* Never nothing: the most likely token at least. */
-        double mass = fmax((double)d->top_p * all, DBL_MIN);
+        double mass = fmax((double)d->top_p * p->total, DBL_MIN);
         struct threshold t = select_prefix(s, n, INT32_MAX, mass);
         n = cut(s, n, &t, &p->total);
     }
     struct threshold t = {.weight = d->min_p, .ties = INT32_MAX};
-    p->n_kept = cut(s, n, &t, &p->total);
+    if (d->min_p > 0) n = cut(s, n, &t, &p->total);
+    p->n_kept = n;
 }
 
 static void prepare(struct sample *s, const struct vector_ops *v, const struct kernels_draws *all,
