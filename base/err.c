@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void write_message(struct err *e, enum err_kind kind, const char *fmt, va_list args) {
+/* The caller checks the format. */
+__attribute__((format(printf, 3, 0))) static void write_message(struct err *e, enum err_kind kind,
+                                                                const char *fmt, va_list args) {
     e->kind = kind;
     e->code = NULL;
     e->param[0] = 0;
