@@ -270,9 +270,9 @@ static int add_values(scmp_filter_ctx filter, const char *call, unsigned argumen
                       const unsigned long *values, size_t n) {
     int status = 0;
     for (size_t i = 0; i < n && !status; i++)
-        status = add(
-            filter,
-            &(struct rule){call, SCMP_ACT_ALLOW, 1, {SCMP_CMP(argument, SCMP_CMP_EQ, values[i])}});
+        status = add(filter,
+                     &(struct rule){
+                         call, SCMP_ACT_ALLOW, 1, {SCMP_CMP(argument, SCMP_CMP_EQ, values[i], 0)}});
     return status;
 }
 
@@ -283,12 +283,12 @@ static int add_arguments(scmp_filter_ctx filter) {
                                     CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_PTRACE;
     const struct rule rules[] = {
         /* signals and limits: this process only.  prlimit on the fork server was a hole. */
-        {"kill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self)}},
-        {"kill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self)}},
-        {"tgkill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self)}},
-        {"tgkill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self)}},
-        {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, 0)}},
-        {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self)}},
+        {"kill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
+        {"kill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self, 0)}},
+        {"tgkill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
+        {"tgkill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self, 0)}},
+        {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, 0, 0)}},
+        {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
         /* threads, no processes; glibc falls back from clone3, whose flags a filter can't see */
         {"clone",
          allow,
@@ -307,10 +307,10 @@ static int add_arguments(scmp_filter_ctx filter) {
         {"socketpair",
          allow,
          2,
-         {SCMP_CMP(0, SCMP_CMP_EQ, AF_UNIX),
+         {SCMP_CMP(0, SCMP_CMP_EQ, AF_UNIX, 0),
           SCMP_CMP(1, SCMP_CMP_MASKED_EQ, ~(scmp_datum_t)(SOCK_CLOEXEC | SOCK_NONBLOCK),
                    SOCK_STREAM)}},
-        {"sendto", allow, 1, {SCMP_CMP(4, SCMP_CMP_EQ, 0)}},
+        {"sendto", allow, 1, {SCMP_CMP(4, SCMP_CMP_EQ, 0, 0)}},
     };
     static const unsigned long controls[] = {TCGETS,  TIOCGWINSZ, FIONREAD,
                                              FIOCLEX, FIONCLEX,   FIONBIO};
