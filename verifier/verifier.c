@@ -19,7 +19,7 @@
  * delivery timer only, so never from within a call; what they are given stays until they return,
  * even where they close the tests object. */
 
-enum { BUCKETS = 1024 };
+enum { BUCKETS = 1024, MOST_LOSSES = 4 };
 
 struct run {
     struct run *next; /* in its bucket */
@@ -58,6 +58,7 @@ struct verifier_tests {
     struct suite *suite; /* owned */
     struct task task;    /* compiles it the first time */
     bool compiling;
+    int losses; /* workers that died while they compiled the tests */
     bool compiled;
     char **names; /* owned: entry points */
     int n_names;
@@ -235,6 +236,13 @@ static void take_names(struct verifier_tests *t, const char *text) {
 
 static void on_compiled(void *arg, enum holder_state state, const char *text) {
     struct verifier_tests *t = arg;
+    if (state == HOLDER_LOST && t->losses < MOST_LOSSES) {
+        /* Its worker died, which says nothing of the tests: another one compiles them. */
+        t->losses++;
+        pool_done(t->verifier->pool, &t->task);
+        pool_submit(t->verifier->pool, &t->task);
+        return;
+    }
     t->compiling = false;
     t->ready_due = true;
     switch (state) {

@@ -222,6 +222,22 @@ END_TEST
 
 /* ---- deaths ---- */
 
+/* The children of the keeper are the workers. */
+static int kill_workers(void) {
+    pid_t all[256];
+    int n = count_descendants(getpid(), all, 256), killed = 0;
+    for (int i = 0; i < n && i < 256; i++) {
+        char path[64], name[64] = "";
+        snprintf(path, sizeof path, "/proc/%d/cmdline", (int)all[i]);
+        FILE *f = fopen(path, "re");
+        if (!f) continue;
+        if (!fgets(name, sizeof name, f)) name[0] = 0;
+        fclose(f);
+        if (!strcmp(name, "firstpass-worker") && !kill(all[i], SIGKILL)) killed++;
+    }
+    return killed;
+}
+
 START_TEST(test_killed_workers_are_replaced) {
     struct verifier_spec spec = plain_spec();
     ck_assert(rig_open_tests(&rig, &spec));
@@ -235,19 +251,7 @@ START_TEST(test_killed_workers_are_replaced) {
         verifier_submit(rig.tests, i, texts[i], strlen(texts[i]), false, rig_on_verdict, &rig);
     }
     let_pass(400);
-    /* The children of the keeper are the workers. */
-    pid_t all[256];
-    int n = count_descendants(getpid(), all, 256), killed = 0;
-    ck_assert_int_gt(n, 2);
-    for (int i = 0; i < n && i < 256; i++) {
-        char path[64], name[64] = "";
-        snprintf(path, sizeof path, "/proc/%d/cmdline", (int)all[i]);
-        FILE *f = fopen(path, "re");
-        if (!f) continue;
-        if (!fgets(name, sizeof name, f)) name[0] = 0;
-        fclose(f);
-        if (!strcmp(name, "firstpass-worker") && !kill(all[i], SIGKILL)) killed++;
-    }
+    int killed = kill_workers();
     ck_assert_int_ge(killed, 2);
     while (rig.pending)
         uv_run(&rig.loop, UV_RUN_DEFAULT);
@@ -260,6 +264,30 @@ START_TEST(test_killed_workers_are_replaced) {
     ck_assert_uint_ge(stats.retries, 1);
     ck_assert_uint_eq(stats.verdicts[VERDICT_BROKEN], 0);
     verifier_tests_close(rig.tests);
+}
+END_TEST
+
+/* Tests that a worker took with it are compiled by another: at whatever moment it dies. */
+START_TEST(test_tests_outlive_their_worker) {
+    int killed = 0; /* a worker that only just starts isn't seen, and not killed */
+    for (unsigned delay = 0; delay < 12; delay += 2) {
+        struct err e = {0};
+        struct verifier_spec spec = plain_spec();
+        rig.told = false;
+        ck_assert_msg(verifier_tests_open(rig.verifier, &spec, rig_on_ready, &rig, &e), "%s",
+                      e.message);
+        if (delay) let_pass(delay);
+        killed += kill_workers();
+        while (!rig.told)
+            uv_run(&rig.loop, UV_RUN_DEFAULT);
+        ck_assert_msg(rig.tests != NULL, "after %u ms: %s", delay, rig.refused.message);
+        const char *codes[] = {"def f(x): return 4\n"};
+        rig_submit(&rig, codes, 1);
+        ck_assert_msg(rig.outcomes[0].kind == VERDICT_PASSED, "after %u ms: %s: %s", delay,
+                      verdict_name(rig.outcomes[0].kind), rig.outcomes[0].error);
+        verifier_tests_close(rig.tests);
+    }
+    ck_assert_int_ge(killed, 4);
 }
 END_TEST
 
@@ -504,6 +532,7 @@ int main(void) {
     tcase_add_test(tc, test_close_with_work_under_way);
     tcase_add_test(tc, test_more_objects_than_are_kept);
     tcase_add_test(tc, test_killed_workers_are_replaced);
+    tcase_add_test(tc, test_tests_outlive_their_worker);
     suite_add_tcase(suite, tc);
     tc = tcase_create("levels");
     tcase_set_timeout(tc, 300);

@@ -281,6 +281,10 @@ static const struct {
      "3)\nassert a != (1, 2)\n",
      "import dataclasses\n@dataclasses.dataclass(order=True)\nclass f:\n    x: int\n    y: int\n   "
      " def __add__(self, o): return f(self.x + o.x, self.y + o.y)\n"},
+    /* eval as a function to call back would run the candidate's text in the tests' process. */
+    {"try:\n    f(eval, '1')\n    ok = 0\nexcept Exception as e:\n    ok = 'would run here' in "
+     "str(e)\nassert ok and f(len, 'ab') == 2\n",
+     "def f(g, x): return g(x)"},
     {"try:\n    f('x')\nexcept ValueError as e:\n    got = str(e)\nassert 'invalid literal' in "
      "got\n",
      "def f(x): return int(x)"},

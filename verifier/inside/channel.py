@@ -53,6 +53,8 @@ _MAKE = {
 # Builtin functions and types cross by name, as `int` given to a function.
 _BUILTINS = {name: value for name, value in vars(builtins).items() if not name.startswith("_")}
 _BUILTIN_NAMES = {id(value): name for name, value in _BUILTINS.items()}
+# Handed over as functions of the tests, these would run the candidate's text in the tests' process.
+NOT_CALLED_BACK = {id(v) for v in (exec, eval, compile, open, globals, locals, getattr, setattr, delattr, vars, __import__)}
 for _risky in ("exec", "eval", "compile", "open", "input", "breakpoint", "exit", "quit", "help", "globals", "locals"):
     if _risky in _BUILTINS:
         _BUILTIN_NAMES.pop(id(_BUILTINS.pop(_risky)), None)
