@@ -160,7 +160,10 @@ static void finish_if_over(struct job *j) {
     if (verdict.kind == VERDICT_BROKEN && j->retries < (lost ? MOST_LOSSES : 1)) {
         j->retries++;
         move(j, JOB_QUEUED);
-        pool_done(j->pool, &j->task);
+        if (lost)
+            pool_lost(j->pool, &j->task);
+        else
+            pool_done(j->pool, &j->task);
         clear_run(j);
         pool_submit(j->pool, &j->task);
         return;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum {
+    SUSPECT_MS = 100,       /* a worker that still lives so long after a loss takes work again */
     START_S = 60,           /* a worker that isn't ready by then is given up */
     BASE_BYTES = 128 << 20, /* address space of an idle worker where /proc doesn't tell */
     SPARE_BYTES = 32 << 20, /* for the harness's own needs beyond the candidate's memory */
@@ -37,6 +38,7 @@ struct worker {
     uint64_t base_bytes;
     struct list suites;
     int failures; /* starts in a row that came to nothing */
+    bool suspect; /* READY, but a task was lost on it a moment ago */
 };
 
 struct template_listener {
@@ -87,7 +89,8 @@ static bool goes_before(const struct task *a, const struct task *b) {
 static void dispatch(struct pool *p) {
     for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
         struct worker *w = &p->workers[i];
-        if (w->state != WORKER_READY || w->task || !process_forker_is_open(w->forker)) continue;
+        if (w->state != WORKER_READY || w->suspect || w->task || !process_forker_is_open(w->forker))
+            continue;
         struct task *task = LIST_ITEM(p->queue.next, struct task, link);
         list_remove(&task->link);
         p->n_queued--;
@@ -122,6 +125,16 @@ void pool_done(struct pool *p, struct task *task) {
     dispatch(p);
 }
 
+void pool_lost(struct pool *p, struct task *task) {
+    struct worker *w = task->worker;
+    BUG_ON(!w);
+    if (w->state == WORKER_READY) {
+        w->suspect = true;
+        watch_timer_set(w->timer, SUSPECT_MS / 1e3);
+    }
+    pool_done(p, task);
+}
+
 /* ---- workers ---- */
 
 static void ask_for(struct worker *w) {
@@ -139,12 +152,17 @@ static void on_timer(void *arg) {
         ask_for(w);
     else if (w->state == WORKER_STARTING)
         kill_process(w);
+    else if (w->state == WORKER_READY) {
+        w->suspect = false;
+        dispatch(w->pool);
+    }
 }
 
 /* Back to DOWN, and up again: at once after a worker that had worked, later and later after failed
  * starts. */
 static void restart(struct worker *w) {
     move(w, WORKER_DOWN);
+    w->suspect = false;
     if (w->pool->closing) return;
     double wait = w->failures ? 0.1 * (double)(1 << (w->failures > 7 ? 7 : w->failures)) : 0;
     watch_timer_set(w->timer, wait);

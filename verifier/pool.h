@@ -40,6 +40,10 @@ void pool_submit(struct pool *, struct task *);
 void pool_withdraw(struct pool *, struct task *);
 /* The task has let go of its worker, which takes the next. */
 void pool_done(struct pool *, struct task *);
+/* As pool_done, where the worker seems to have died under it: it gets nothing more until that is
+ * known, or a moment has shown that it lives.  Else a task would spend all its tries on a worker
+ * whose end isn't noticed yet. */
+void pool_lost(struct pool *, struct task *);
 
 int pool_slots(const struct pool *); /* worker slots, the template's included */
 struct pool_counts {

@@ -239,7 +239,7 @@ static void on_compiled(void *arg, enum holder_state state, const char *text) {
     if (state == HOLDER_LOST && t->losses < MOST_LOSSES) {
         /* Its worker died, which says nothing of the tests: another one compiles them. */
         t->losses++;
-        pool_done(t->verifier->pool, &t->task);
+        pool_lost(t->verifier->pool, &t->task);
         pool_submit(t->verifier->pool, &t->task);
         return;
     }
