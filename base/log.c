@@ -1,8 +1,10 @@
 #include "base/log.h"
 
 #include "base/buf.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,15 +17,24 @@ void log_setup(enum log_level min_level, bool json) {
     log_json = json;
 }
 
-static void put_json_string(struct buf *b, const char *s) {
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            buf_printf(b, "\\%c", c);
-        else if (c < 0x20)
+/* Text of others must neither begin a line of its own nor break the JSON: control characters are
+ * escaped, what isn't UTF-8 (a message may be cut within a character) is replaced. */
+static void put_text(struct buf *b, const char *s, bool json) {
+    size_t len = strlen(s);
+    while (len) {
+        uint32_t c;
+        int n = utf8_decode(s, len, &c);
+        if (n <= 0) {
+            buf_puts(b, "\xEF\xBF\xBD");
+            n = 1;
+        } else if (c < 0x20 || c == 0x7F) {
             buf_printf(b, "\\u%04x", c);
-        else
-            buf_append(b, s, 1);
+        } else {
+            if (json && (c == '"' || c == '\\')) buf_puts(b, "\\");
+            buf_append(b, s, (size_t)n);
+        }
+        s += n;
+        len -= (size_t)n;
     }
 }
 
@@ -48,10 +59,12 @@ void log_line(enum log_level level, const char *fmt, ...) {
     if (log_json) {
         buf_printf(&line, "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"event\":\"", when,
                    now.tv_nsec / 1000000, names[level]);
-        put_json_string(&line, text);
+        put_text(&line, text, true);
         buf_puts(&line, "\"}\n");
     } else {
-        buf_printf(&line, "%s.%03ldZ %-5s %s\n", when, now.tv_nsec / 1000000, names[level], text);
+        buf_printf(&line, "%s.%03ldZ %-5s ", when, now.tv_nsec / 1000000, names[level]);
+        put_text(&line, text, false);
+        buf_puts(&line, "\n");
     }
     /* One write a line keeps lines of several threads whole. */
     ssize_t written = write(STDERR_FILENO, buf_text(&line), line.len);

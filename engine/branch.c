@@ -64,7 +64,6 @@ struct branch *branch_new(struct job *j, int first, int n, uint64_t age) {
     b->members = err_alloc((size_t)n, sizeof *b->members);
     for (int i = first; i < first + n; i++)
         if (!job_handle_candidate_cancelled(j->handle, i)) b->members[b->n_members++] = i;
-    BUG_ON(!b->n_members);
     set_capacity(b, first_capacity(&j->spec));
     stop_init(&b->stop, &j->rules);
     if (job_has_penalties(j)) count_prompt(b);

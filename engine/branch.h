@@ -40,7 +40,8 @@ struct branch {
     bool over;
 };
 
-/* A parked branch with candidates first … first+n-1 that aren't cancelled; at least one must be. */
+/* A parked branch with candidates first … first+n-1 that aren't cancelled; none where LOOP has just
+ * cancelled them all. */
 struct branch *branch_new(struct job *, int first, int n, uint64_t age);
 /* Gives its blocks back. */
 void branch_free(struct branch *, struct kv_pool *);

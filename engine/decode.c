@@ -181,6 +181,7 @@ static void fill_view(struct decode *d) {
             .prompt_left = job_prompt_goal(j) - j->cached,
             .prompt_cached = j->cached,
             .prompt_blocks = j->n_blocks,
+            .prompt_private = job_private_blocks(j, d->pool),
             .waiting = job_waiting(j),
             .in_flight = j->in_flight,
             .width = atomic_load_explicit(&j->handle->width, memory_order_relaxed),
@@ -218,8 +219,12 @@ static void start_candidates(struct decode *d, struct job *j, int n) {
         if (some > left) some = left;
         struct branch *b = branch_new(j, j->next_index, some, d->next_age++);
         j->next_index += some;
-        j->in_flight += b->n_members;
         n -= some;
+        if (!b->n_members) {
+            branch_free(b, d->pool);
+            continue;
+        }
+        j->in_flight += b->n_members;
         for (int i = 0; i < b->n_members; i++)
             send(d, event_plain(ENGINE_STARTED, j, b->members[i], NULL));
         /* Where no block is free it stays parked, and comes back as any parked branch does. */

@@ -103,12 +103,21 @@ void job_publish(struct job *j, struct kv_pool *pool) {
                                   j->spec.prompt + (size_t)j->n_published * KERNELS_BLOCK);
 }
 
+int job_private_blocks(const struct job *j, const struct kv_pool *pool) {
+    int n = 0;
+    for (int i = 0; i < j->n_blocks; i++)
+        n += kv_refs(pool, j->table[i]) == 1;
+    return n;
+}
+
 void job_drop_prompt(struct job *j, struct kv_pool *pool) {
     /* Last block first: the chain's start stays in the cache longest. */
     while (j->n_blocks)
         kv_unref(pool, j->table[--j->n_blocks]);
     j->cached = 0;
-    j->looked_up = false;
+    /* Not looked up again: it would take the very blocks back that others are to have. */
+    j->looked_up = true;
+    if (!j->announced) j->reused = 0;
     j->published = kv_root(j->spec.cache_salt);
     j->n_published = 0;
 }

@@ -62,6 +62,8 @@ void job_look_up(struct job *, struct kv_pool *);
 bool job_grow(struct job *, struct kv_pool *, int n_positions);
 /* Publishes the full blocks computed since the last call. */
 void job_publish(struct job *, struct kv_pool *);
+/* Blocks that giving the prompt back would free. */
+int job_private_blocks(const struct job *, const struct kv_pool *);
 /* Gives the prompt's blocks back. */
 void job_drop_prompt(struct job *, struct kv_pool *);
 /* Candidates never started and not cancelled; advances next_index over cancelled ones. */

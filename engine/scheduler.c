@@ -153,7 +153,7 @@ static int drop_youngest_prompt(struct scheduler_job *jobs, int n_jobs,
         if (j == keep || j == first || !jobs[j].prompt_blocks || jobs[j].drop_prompt) continue;
         if (has_live_branch(branches, n_branches, j)) continue;
         jobs[j].drop_prompt = true;
-        return jobs[j].prompt_blocks;
+        return jobs[j].prompt_private;
     }
     return -1;
 }

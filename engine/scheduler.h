@@ -21,11 +21,12 @@
 struct scheduler_job {
     int prompt_left; /* prompt positions whose keys and values are still to be computed; candidates
                         wait for 0 */
-    int prompt_cached; /* those computed */
-    int prompt_blocks; /* blocks that the job holds for its prompt */
-    int waiting;       /* candidates never started */
-    int in_flight;     /* candidates in live or parked branches */
-    int width;         /* candidates in flight at most; 0: budget.auto_width */
+    int prompt_cached;  /* those computed */
+    int prompt_blocks;  /* blocks that the job holds for its prompt */
+    int prompt_private; /* those that dropping the prompt would free */
+    int waiting;        /* candidates never started */
+    int in_flight;      /* candidates in live or parked branches */
+    int width;          /* candidates in flight at most; 0: budget.auto_width */
     /* out */
     int start;        /* admit: candidates to start, all in one branch */
     int rows;         /* rows: prompt positions to compute */

@@ -71,14 +71,15 @@ static bool read_content(struct reader *r, const char *where, json_t *content, s
 }
 
 /* Templates want the arguments of past calls as objects; clients send them as text. */
-static json_t *copy_tool_calls(const struct api_request_context *c, json_t *calls) {
+static json_t *copy_tool_calls(struct reader *r, const struct api_request_context *c,
+                               json_t *calls) {
     json_t *copy = guard_value(c, calls);
     for (size_t i = 0; i < json_array_size(calls); i++) {
         json_t *arguments =
             json_object_get(json_object_get(json_array_get(calls, i), "function"), "arguments");
         if (!json_is_string(arguments)) continue;
-        json_t *parsed =
-            reader_parse(json_string_value(arguments), json_string_length(arguments), NULL);
+        json_t *parsed = reader_parse(json_string_value(arguments), json_string_length(arguments),
+                                      &r->spent, NULL);
         if (parsed)
             json_object_set_new(json_object_get(json_array_get(copy, i), "function"), "arguments",
                                 guard_value(c, parsed));
@@ -118,7 +119,8 @@ static bool read_message(struct reader *r, const struct api_request_context *c, 
         if (json_is_string(v)) json_object_set_new(copy, kept[i], guard_value(c, v));
     }
     json_t *calls = json_object_get(message, "tool_calls");
-    if (json_array_size(calls)) json_object_set_new(copy, "tool_calls", copy_tool_calls(c, calls));
+    if (json_array_size(calls))
+        json_object_set_new(copy, "tool_calls", copy_tool_calls(r, c, calls));
     json_array_append_new(out, copy);
     return true;
 }

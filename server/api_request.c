@@ -327,11 +327,13 @@ bool api_request_parse(struct api_request *q, enum api_request_kind kind, const 
                        size_t len, const struct api_request_context *c, struct err *e) {
     *q = (struct api_request){.kind = kind};
     arena_init(&q->arena);
-    json_t *document = reader_parse(body, len, e);
+    struct reader_budget spent = {0};
+    json_t *document = reader_parse(body, len, &spent, e);
     if (!document) return false;
     bool ok;
     if (json_is_object(document)) {
-        struct reader r = {.object = document, .where = "", .arena = &q->arena, .e = e};
+        struct reader r = {
+            .object = document, .where = "", .arena = &q->arena, .e = e, .spent = spent};
         ok = read_fields(&r, c, q);
     } else {
         ok = err_set(e, ERR_INPUT, "the body must be a JSON object, not %s", reader_type(document));

@@ -187,13 +187,20 @@ void call_tick(struct call *c, double now) {
 
 /* ---- the answer ---- */
 
+/* JSON that was written before; an answer that lacks a part of it must not go out as if it were
+ * whole. */
+static void write_part(struct writer *w, const struct buf *json) {
+    writer_raw(w, buf_text(json), json->len);
+    if (json->overflowed) w->out->overflowed = true;
+}
+
 /* `"firstpass":{…}`; with several prompts one object for each. */
 static void write_firstpass(const struct call *c, struct buf *out) {
     struct writer w;
     writer_init(&w, out);
     writer_key(&w, "firstpass");
     if (c->n_parts == 1) {
-        writer_raw(&w, buf_text(&c->parts[0].firstpass), c->parts[0].firstpass.len);
+        write_part(&w, &c->parts[0].firstpass);
         return;
     }
     writer_object(&w);
@@ -202,7 +209,7 @@ static void write_firstpass(const struct call *c, struct buf *out) {
     writer_key(&w, "prompts");
     writer_array(&w);
     for (int i = 0; i < c->n_parts; i++)
-        writer_raw(&w, buf_text(&c->parts[i].firstpass), c->parts[i].firstpass.len);
+        write_part(&w, &c->parts[i].firstpass);
     writer_array_end(&w);
     writer_object_end(&w);
 }
@@ -215,7 +222,7 @@ static void write_answer(const struct call *c, struct buf *out) {
     writer_key(&w, "choices");
     writer_array(&w);
     for (int i = 0; i < c->n_parts; i++)
-        writer_raw(&w, buf_text(&c->parts[i].choices), c->parts[i].choices.len);
+        write_part(&w, &c->parts[i].choices);
     writer_array_end(&w);
     writer_key(&w, "usage");
     api_response_write_usage(&w, &c->totals);
@@ -229,7 +236,7 @@ static void write_answer(const struct call *c, struct buf *out) {
     struct buf firstpass;
     buf_init(&firstpass, RESPONSE_BYTES);
     write_firstpass(c, &firstpass);
-    writer_raw(&w, buf_text(&firstpass), firstpass.len);
+    write_part(&w, &firstpass);
     buf_clear(&firstpass);
     writer_object_end(&w);
 }
@@ -248,7 +255,8 @@ static void finish(struct call *c) {
         buf_init(&firstpass, RESPONSE_BYTES);
         write_firstpass(c, &firstpass);
         open_stream(c);
-        stream_end(&c->stream, &c->totals, c->request.has_tests ? NULL : buf_text(&firstpass));
+        bool tell = !c->request.has_tests && !firstpass.overflowed;
+        stream_end(&c->stream, &c->totals, tell ? buf_text(&firstpass) : NULL);
         buf_clear(&firstpass);
     } else {
         if (c->request.has_tests)
@@ -269,7 +277,8 @@ static void stream_winner(struct part *part, const struct race_result *result) {
     open_stream(c);
     for (int i = 0; i < result->n_choices; i++)
         stream_choice_end(&c->stream, i, result->choices[i],
-                          i + 1 == result->n_choices ? buf_text(&firstpass) : NULL);
+                          i + 1 == result->n_choices && !firstpass.overflowed ? buf_text(&firstpass)
+                                                                              : NULL);
     buf_clear(&firstpass);
 }
 
@@ -298,6 +307,7 @@ static void fail_race(struct part *part, const struct race_result *result) {
     bool tell = e.kind == ERR_NONE_PASSED || e.kind == ERR_DEADLINE;
     tell = tell && c->request.has_tests && c->n_parts == 1;
     if (tell) write_firstpass(c, &firstpass);
+    tell = tell && !firstpass.overflowed;
     name_param(&e);
     fail(c, &e, tell ? buf_text(&firstpass) : NULL);
     buf_clear(&firstpass);

@@ -13,11 +13,13 @@ enum {
     /* Arrays and objects in one document: each costs about 200 bytes once parsed, so that a body of
      * "[[],[],…" would else grow fifty-fold. */
     CONTAINERS_MAX = 200000,
+    /* Strings: each that a chat template is to see is searched for control tokens. */
+    STRINGS_MAX = 200000,
 };
 
 /* jansson parses recursively; nesting is checked here, before it sees the text. */
-static bool check_shape(const char *text, size_t len, struct err *e) {
-    size_t depth = 0, containers = 0;
+static bool check_shape(const char *text, size_t len, struct reader_budget *spent, struct err *e) {
+    size_t depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
@@ -26,11 +28,14 @@ static bool check_shape(const char *text, size_t len, struct err *e) {
             in_string = c != '"';
         } else if (c == '"') {
             in_string = true;
+            if (++spent->strings > STRINGS_MAX)
+                return err_set(e, ERR_INPUT, "the body's JSON has more than %d strings",
+                               STRINGS_MAX);
         } else if (c == '[' || c == '{') {
             if (++depth > LIMIT_JSON_DEPTH)
                 return err_set(e, ERR_INPUT, "the body's JSON is nested deeper than %d levels",
                                LIMIT_JSON_DEPTH);
-            if (++containers > CONTAINERS_MAX)
+            if (++spent->containers > CONTAINERS_MAX)
                 return err_set(e, ERR_INPUT, "the body's JSON has more than %d arrays and objects",
                                CONTAINERS_MAX);
         } else if ((c == ']' || c == '}') && depth) {
@@ -40,12 +45,12 @@ static bool check_shape(const char *text, size_t len, struct err *e) {
     return true;
 }
 
-json_t *reader_parse(const char *text, size_t len, struct err *e) {
+json_t *reader_parse(const char *text, size_t len, struct reader_budget *spent, struct err *e) {
     if (!len) {
         err_set(e, ERR_INPUT, "the request has no body; send a JSON object");
         return NULL;
     }
-    if (!check_shape(text, len, e)) return NULL;
+    if (!check_shape(text, len, spent, e)) return NULL;
     json_error_t error;
     json_t *value =
         json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);

@@ -12,17 +12,23 @@
 #include <jansson.h>
 #include <stdint.h>
 
+/* What one request's JSON has cost so far, JSON within its strings included. */
+struct reader_budget {
+    size_t containers, strings;
+};
+
 struct reader {
     json_t *object;      /* borrowed */
     const char *where;   /* put before field names in errors: "" or "firstpass." */
     struct arena *arena; /* borrowed: strings live there */
     struct err *e;       /* borrowed */
     bool failed;
+    struct reader_budget spent;
 };
 
 /* Parses one JSON value: depth at most LIMIT_JSON_DEPTH, no duplicate keys, UTF-8, numbers that
- * fit. json_decref() it. */
-json_t *reader_parse(const char *text, size_t len, struct err *e);
+ * fit, no more containers and strings than a request may have in all. json_decref() it. */
+json_t *reader_parse(const char *text, size_t len, struct reader_budget *spent, struct err *e);
 
 /* NULL where absent or null. */
 json_t *reader_get(struct reader *, const char *key);

@@ -123,10 +123,10 @@ static void wait_for(struct engine *g, struct outcome *o, bool (*done)(const str
     ck_abort_msg("the engine didn't get on: %d started, %d ended", o->started, o->ended);
 }
 
-static int32_t prompt[200];
+static int32_t prompt[300];
 
 static struct engine_job job_of(int n_prompt, int n, int max_tokens) {
-    for (int i = 0; i < 200; i++)
+    for (int i = 0; i < 300; i++)
         prompt[i] = (i * 37 + 11) % 250;
     return (struct engine_job){
         .prompt = prompt,
@@ -317,6 +317,72 @@ START_TEST(many_jobs_share_a_small_pool) {
 }
 END_TEST
 
+static bool ten_started(const struct outcome *o) { return o->started >= 10; }
+
+/* Two requests of one prompt hold the same blocks: dropping one of them frees nothing, and must not
+ * be counted on. */
+START_TEST(equal_prompts_under_pressure) {
+    enum { JOBS = 5 };
+    struct engine *g =
+        open_engine((struct engine_options){.kv_blocks = 40, .max_rows = 16, .prefill_chunk = 64});
+    struct outcome *o[JOBS];
+    uint64_t id[JOBS];
+    struct err e = {0};
+    for (int k = 0; k < JOBS; k++) {
+        struct engine_job job = k ? job_of(257, 3, 250) : job_of(17, 1, 480);
+        job.ignore_eos = true;
+        job.seed = (uint64_t)k;
+        ck_assert_msg(engine_submit(g, &job, &id[k], &e), "%s", e.message);
+        o[k] = outcome_new(3);
+        if (!k)
+            for (int i = 0; i < 20; i++)
+                nap();
+    }
+    for (int left = JOBS; left;) {
+        struct engine_event *ev = engine_poll(g);
+        if (!ev) {
+            nap();
+            continue;
+        }
+        for (int k = 0; k < JOBS; k++)
+            if (id[k] == ev->job) {
+                note(o[k], ev);
+                left -= ev->type == ENGINE_JOB_ENDED;
+            }
+        engine_event_free(ev);
+    }
+    for (int k = 0; k < JOBS; k++) {
+        ck_assert_msg(o[k]->error.kind == ERR_NONE, "job %d: %s", k, o[k]->error.message);
+        ck_assert_int_eq(o[k]->ended, k ? 3 : 1);
+        outcome_free(o[k]);
+    }
+    all_free(g);
+    engine_close(g);
+}
+END_TEST
+
+/* LOOP cancels candidates one by one while the engine starts them one by one. */
+START_TEST(candidates_cancelled_as_they_start) {
+    struct engine *g = open_engine((struct engine_options){0});
+    for (int round = 0; round < 20; round++) {
+        struct err e = {0};
+        uint64_t id;
+        struct engine_job job = job_of(3, 10000, 1);
+        job.width = 2;
+        ck_assert(engine_submit(g, &job, &id, &e));
+        struct outcome *o = outcome_new(10000);
+        wait_for(g, o, ten_started);
+        for (int i = 0; i < 10000; i++)
+            engine_cancel_candidate(g, id, i);
+        wait_for(g, o, NULL);
+        ck_assert_int_eq(o->started, o->ended);
+        outcome_free(o);
+    }
+    all_free(g);
+    engine_close(g);
+}
+END_TEST
+
 START_TEST(what_can_never_fit_is_refused) {
     struct engine *g = open_engine((struct engine_options){.kv_blocks = 10});
     struct err e = {0};
@@ -360,8 +426,6 @@ START_TEST(a_plan_that_does_not_fit_names_the_number) {
 END_TEST
 
 /* ---- cancelling ---- */
-
-static bool ten_started(const struct outcome *o) { return o->started >= 10; }
 
 START_TEST(cancel_ends_all_and_frees_all) {
     struct engine *g = open_engine((struct engine_options){0});
@@ -509,6 +573,8 @@ int main(void) {
     tcase_add_test(t, greedy_first_is_candidate_zero_only);
     tcase_add_test(t, ten_thousand_candidates_in_a_tiny_pool);
     tcase_add_test(t, many_jobs_share_a_small_pool);
+    tcase_add_test(t, equal_prompts_under_pressure);
+    tcase_add_test(t, candidates_cancelled_as_they_start);
     tcase_add_test(t, what_can_never_fit_is_refused);
     tcase_add_test(t, a_plan_that_does_not_fit_names_the_number);
     tcase_add_test(t, cancel_ends_all_and_frees_all);

@@ -139,6 +139,7 @@ static int view(struct world *w, struct scheduler_branch *out, int *index) {
             .prompt_left = w->waiting[j] || w->in_flight[j] ? goal(w, j) - w->prompt_done[j] : 0,
             .prompt_cached = w->prompt_done[j],
             .prompt_blocks = w->prompt_blocks[j],
+            .prompt_private = w->prompt_blocks[j],
             .waiting = w->waiting[j],
             .in_flight = w->in_flight[j]};
     int n = 0;
