@@ -3,8 +3,8 @@
 #   docker    a daemon that answers
 #   podman    one that pulls and runs by itself
 #   debian    neither: buildah, podman, crun and mmdebstrap from the distribution, as root, with a base image made
-#             here from Debian packages instead of pulled, images in a folder of their own, no cgroups, no overlay,
-#             no network of its own: works inside virtual machines and other containers
+#             here from Debian packages instead of pulled, images in a folder of their own, no cgroups, overlay only where
+#             it works: fine inside virtual machines and other containers
 #
 # engine_find sets $engine, or ends with a reason in $engine_missing.  The network is always the host's, so that
 # a server in the container answers on 127.0.0.1.
@@ -33,11 +33,22 @@ engine_find() {
         { engine_missing="buildah, podman, crun and mmdebstrap could not be installed"; return 1; }
     engine=debian
     engine_folder=$(mktemp -d -p "${TMPDIR:-/var/tmp}" firstpass-container.XXXXXX)
-    storage=(--root "$engine_folder/storage" --runroot "$engine_folder/run" --storage-driver vfs)
+    storage=(--root "$engine_folder/storage" --runroot "$engine_folder/run" --storage-driver "$(storage_driver)")
     debian_base || { engine_missing="a base image could not be made: is the Debian archive reachable?"; return 1; }
     if ! engine_run default trial "$base_image" true >"$engine_folder/trial" 2>&1; then
         engine_missing="podman can't run containers here: $(tail -n 1 "$engine_folder/trial")"
         return 1
+    fi
+}
+
+# vfs copies whole trees and works anywhere; overlay doesn't work on top of another overlay.
+storage_driver() {
+    local d=$engine_folder/overlay
+    mkdir -p "$d/lower" "$d/upper" "$d/work" "$d/merged"
+    if unshare -m mount -t overlay overlay -o "lowerdir=$d/lower,upperdir=$d/upper,workdir=$d/work" "$d/merged" 2>/dev/null; then
+        echo overlay
+    else
+        echo vfs
     fi
 }
 
