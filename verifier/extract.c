@@ -160,32 +160,53 @@ static bool is_word(struct span line, const char *word) {
     return starts_with(line, word) && (line.len == n || !is_name_char(line.at[n]));
 }
 
-static struct span after_word(struct span line, const char *word) {
-    size_t n = strlen(word);
-    line = span(line.at + n, line.len - n);
+static struct span trim_start(struct span line) {
     while (line.len && (line.at[0] == ' ' || line.at[0] == '\t'))
         line = span(line.at + 1, line.len - 1);
     return line;
 }
 
-/* "def NAME", "async def NAME", "class NAME" or "NAME =" at the start of the line. */
-static bool defines(struct span line, const char *name) {
+static struct span after_word(struct span line, const char *word) {
+    size_t n = strlen(word);
+    return trim_start(span(line.at + n, line.len - n));
+}
+
+/* NAME of "def NAME", "async def NAME", "class NAME", "NAME =" or "NAME:" at the start of the line;
+ * empty: it defines nothing. */
+static struct span defined_name(struct span line) {
     bool keyword = false;
     if (is_word(line, "async")) line = after_word(line, "async");
     if (is_word(line, "def"))
         line = after_word(line, "def"), keyword = true;
     else if (is_word(line, "class"))
         line = after_word(line, "class"), keyword = true;
-    if (!is_word(line, name)) return false;
-    struct span rest = after_word(line, name);
-    return keyword || (rest.len && rest.at[0] == '=' && !(rest.len > 1 && rest.at[1] == '=')) ||
-           (rest.len && rest.at[0] == ':');
+    size_t n = 0;
+    while (n < line.len && is_name_char(line.at[n]))
+        n++;
+    struct span name = span(line.at, n), rest = trim_start(span(line.at + n, line.len - n));
+    if (keyword || (rest.len && rest.at[0] == ':')) return name;
+    bool assigned = rest.len && rest.at[0] == '=' && !(rest.len > 1 && rest.at[1] == '=');
+    return assigned ? name : span("", 0);
 }
 
-static bool text_defines(struct span text, const char *name) {
+static int compare_name(const void *key, const void *item) {
+    const struct span *name = key;
+    const char *other = *(const char *const *)item;
+    int order = strncmp(name->at, other, name->len);
+    return order ? order : other[name->len] ? -1 : 0;
+}
+
+/* True where the line defines an entry point. */
+static bool defines(struct span line, const struct extract_input *in) {
+    struct span name = defined_name(line);
+    return name.len && in->n_names &&
+           bsearch(&name, in->names, (size_t)in->n_names, sizeof in->names[0], compare_name);
+}
+
+static bool text_defines(struct span text, const struct extract_input *in) {
     struct span line;
     while (next_line(&text, &line))
-        if (defines(line, name)) return true;
+        if (defines(line, in)) return true;
     return false;
 }
 
@@ -214,33 +235,66 @@ static size_t signature_at(struct span prompt, const struct extract_input *in) {
     struct span rest = prompt, line;
     size_t at = prompt.len, last_function = prompt.len;
     while (next_line(&rest, &line)) {
-        for (int i = 0; i < in->n_names; i++)
-            if (defines(line, in->names[i])) at = (size_t)(line.at - prompt.at);
+        if (defines(line, in)) at = (size_t)(line.at - prompt.at);
         if (is_word(line, "def") || is_word(line, "async"))
             last_function = (size_t)(line.at - prompt.at);
     }
     return at < prompt.len ? at : last_function;
 }
 
-/* True where every line of the prelude stands in the code too. */
-static bool has_prelude(struct span code, struct span prelude) {
-    struct span line;
-    while (next_line(&prelude, &line)) {
-        if (is_blank(line)) continue;
-        bool found = false;
-        struct span rest = code, other;
-        while (!found && next_line(&rest, &other))
-            found = other.len == line.len && !memcmp(other.at, line.at, line.len);
-        if (!found) return false;
-    }
-    return true;
+/* What stands before the signature: the imports and helpers of the prompt. */
+struct prelude {
+    struct span text;
+    struct span *lines; /* owned; those that aren't blank, sorted, each once */
+    bool *seen;         /* owned; by line */
+    size_t n;
+};
+
+static int compare_span(const void *x, const void *y) {
+    const struct span *a = x, *b = y;
+    if (a->len != b->len) return a->len < b->len ? -1 : 1;
+    return memcmp(a->at, b->at, a->len);
 }
 
-static struct span prelude_of(const struct extract_input *in) {
-    if (!in->prompt) return span("", 0);
-    struct span prompt = span(in->prompt, in->prompt_len);
-    size_t at = signature_at(prompt, in);
-    return at < prompt.len ? span(prompt.at, at) : span("", 0);
+static void prelude_open(struct prelude *p, const struct extract_input *in) {
+    *p = (struct prelude){.text = span("", 0)};
+    if (!in->prompt) return;
+    struct span prompt = span(in->prompt, in->prompt_len), rest, line;
+    size_t at = signature_at(prompt, in), n = 0;
+    if (at == prompt.len || at == 0) return;
+    rest = p->text = span(prompt.at, at);
+    while (next_line(&rest, &line))
+        n += !is_blank(line);
+    if (!n) return;
+    p->lines = err_alloc(n, sizeof *p->lines);
+    p->seen = err_alloc(n, sizeof *p->seen);
+    for (rest = p->text; next_line(&rest, &line);)
+        if (!is_blank(line)) p->lines[p->n++] = line;
+    qsort(p->lines, p->n, sizeof *p->lines, compare_span);
+    n = 1;
+    for (size_t i = 1; i < p->n; i++)
+        if (compare_span(&p->lines[i], &p->lines[n - 1])) p->lines[n++] = p->lines[i];
+    p->n = n;
+}
+
+static void prelude_close(struct prelude *p) {
+    free(p->lines);
+    free(p->seen);
+}
+
+/* True where every line of the prelude stands in the code too. */
+static bool has_prelude(struct span code, struct prelude *p) {
+    struct span line;
+    size_t n_seen = 0;
+    if (!p->n) return true;
+    memset(p->seen, 0, p->n * sizeof *p->seen);
+    while (n_seen < p->n && next_line(&code, &line)) {
+        struct span *found = bsearch(&line, p->lines, p->n, sizeof *p->lines, compare_span);
+        if (!found || p->seen[found - p->lines]) continue;
+        p->seen[found - p->lines] = true;
+        n_seen++;
+    }
+    return n_seen == p->n;
 }
 
 /* ---- results ---- */
@@ -258,36 +312,32 @@ static void add(struct extract_result *out, struct buf *b, const char *method) {
     buf_reset(b);
 }
 
-static void add_module(struct extract_result *out, const struct extract_input *in, struct span code,
+static void add_module(struct extract_result *out, struct prelude *prelude, struct span code,
                        struct buf *b, const char *method) {
-    struct span prelude = prelude_of(in);
-    if (prelude.len && !find(code, "from __future__") && !has_prelude(code, prelude))
-        buf_append(b, prelude.at, prelude.len);
+    if (!find(code, "from __future__") && !has_prelude(code, prelude))
+        buf_append(b, prelude->text.at, prelude->text.len);
     buf_append(b, code.at, code.len);
     add(out, b, method);
 }
 
 static void add_blocks(struct extract_result *out, const struct extract_input *in,
-                       const struct block *blocks, int n, struct buf *b) {
+                       struct prelude *prelude, const struct block *blocks, int n, struct buf *b) {
     struct buf body;
     buf_init(&body, b->max);
     int chosen = -1;
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < in->n_names; k++)
-            if (text_defines(blocks[i].body, in->names[k]) ||
-                find(blocks[i].body, "class Solution"))
-                chosen = i;
+        if (text_defines(blocks[i].body, in) || find(blocks[i].body, "class Solution")) chosen = i;
     int order[2] = {chosen, n - 1};
     for (int i = 0; i < 2; i++) {
         if (order[i] < 0) continue;
         buf_reset(&body);
         put_block(&body, &blocks[order[i]]);
-        add_module(out, in, span(buf_text(&body), body.len), b, "fenced");
+        add_module(out, prelude, span(buf_text(&body), body.len), b, "fenced");
     }
     buf_reset(&body);
     for (int i = 0; i < n; i++)
         put_block(&body, &blocks[i]);
-    if (n) add_module(out, in, span(buf_text(&body), body.len), b, "fenced");
+    if (n) add_module(out, prelude, span(buf_text(&body), body.len), b, "fenced");
     buf_clear(&body);
 }
 
@@ -310,14 +360,12 @@ static size_t continuation_end(struct span text, bool strict) {
 }
 
 static void add_continuations(struct extract_result *out, const struct extract_input *in,
-                              struct span text, struct buf *b) {
-    bool repeats = false;
-    for (int i = 0; i < in->n_names; i++)
-        repeats |= text_defines(text, in->names[i]);
+                              struct prelude *prelude, struct span text, struct buf *b) {
+    bool repeats = text_defines(text, in);
     for (int strict = 0; strict < 2; strict++) {
         struct span code = span(text.at, continuation_end(text, strict));
         if (repeats && !strict) {
-            add_module(out, in, code, b, "continuation");
+            add_module(out, prelude, code, b, "continuation");
             continue;
         }
         if (in->prompt) buf_append(b, in->prompt, in->prompt_len);
@@ -356,6 +404,8 @@ void extract_code(const struct extract_input *in, struct extract_result *out) {
     struct block *blocks = err_alloc(MAX_BLOCKS, sizeof *blocks);
     struct buf b;
     buf_init(&b, 2 * (size_t)LIMIT_CODE_BYTES + in->prompt_len);
+    struct prelude prelude;
+    prelude_open(&prelude, in);
     bool any_fence;
     int n = find_blocks(text, blocks, &any_fence);
     enum verifier_extract how = in->how;
@@ -369,28 +419,26 @@ void extract_code(const struct extract_input *in, struct extract_result *out) {
     switch (how) {
     case VERIFIER_EXTRACT_AUTO:
         if (any_fence) {
-            add_blocks(out, in, blocks, n, &b);
+            add_blocks(out, in, &prelude, blocks, n, &b);
         } else {
-            bool whole = false;
-            for (int i = 0; i < in->n_names; i++)
-                whole |= text_defines(text, in->names[i]);
-            if (whole || !in->prompt) add_module(out, in, text, &b, "raw");
-            if (in->prompt) add_continuations(out, in, text, &b);
+            if (!in->prompt || text_defines(text, in)) add_module(out, &prelude, text, &b, "raw");
+            if (in->prompt) add_continuations(out, in, &prelude, text, &b);
         }
         break;
     case VERIFIER_EXTRACT_FENCED:
-        add_blocks(out, in, blocks, n, &b);
+        add_blocks(out, in, &prelude, blocks, n, &b);
         break;
     case VERIFIER_EXTRACT_RAW:
         buf_append(&b, in->text, in->text_len);
         add(out, &b, "raw");
         break;
     case VERIFIER_EXTRACT_CONTINUATION:
-        add_continuations(out, in, text, &b);
+        add_continuations(out, in, &prelude, text, &b);
         break;
     }
     if (in->cut_by_length) add_shortened(out, &b);
     buf_clear(&b);
+    prelude_close(&prelude);
     free(blocks);
 }
 

@@ -1,4 +1,5 @@
-/* From what a model wrote to the code in it.  Pure; any thread.
+/* From what a model wrote to the code in it.  Pure; any thread.  It runs on the LOOP for texts that
+ * anybody may send: every pass over lines is of order n log n, whatever they are.
  *
  * The rules, in order:
  *   1. Everything up to the last "</think>" is dropped; after an unclosed "<think>" nothing is an
@@ -28,7 +29,7 @@ struct extract_input {
     size_t text_len;
     const char *prompt; /* or NULL */
     size_t prompt_len;
-    const char *const *names; /* entry points; may be none */
+    const char *const *names; /* entry points, in strcmp's order; may be none */
     int n_names;
     bool cut_by_length;
 };

@@ -60,7 +60,7 @@ struct verifier_tests {
     bool compiling;
     int losses; /* workers that died while they compiled the tests */
     bool compiled;
-    char **names; /* owned: entry points */
+    char **names; /* owned: entry points, sorted */
     int n_names;
     void (*ready)(void *arg, struct verifier_tests *, const struct err *);
     void *arg;
@@ -224,6 +224,10 @@ void verifier_tests_close(struct verifier_tests *t) {
     if (!t->n_users) free_tests(t);
 }
 
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 static void take_names(struct verifier_tests *t, const char *text) {
     while (*text) {
         size_t n = strcspn(text, "\n");
@@ -232,6 +236,7 @@ static void take_names(struct verifier_tests *t, const char *text) {
         t->names[t->n_names++] = err_strndup(text, n);
         text += n + (text[n] == '\n');
     }
+    if (t->n_names) qsort(t->names, (size_t)t->n_names, sizeof t->names[0], compare_names);
 }
 
 static void on_compiled(void *arg, enum holder_state state, const char *text) {

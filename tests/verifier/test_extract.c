@@ -1,6 +1,8 @@
 /* The table of extraction: what a model wrote, and the code in it. */
 #include "verifier/extract.h"
 
+#include "base/buf.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,12 +272,85 @@ START_TEST(test_prefixes) {
 }
 END_TEST
 
+/* What took minutes where every line was held against every name or every other line: the test's
+ * own time limit is the check. */
+enum { N_NAMES = 40000, N_LINES = 400000, N_PRELUDE = 60000, NAME = 8 };
+
+START_TEST(test_many_names_and_lines) {
+    static char name[N_NAMES][NAME];
+    static const char *sorted[N_NAMES];
+    for (int i = 0; i < N_NAMES; i++) {
+        snprintf(name[i], NAME, "n%05d", i);
+        sorted[i] = name[i];
+    }
+    struct buf text;
+    buf_init(&text, 1 << 20);
+    buf_puts(&text, _i ? "def n39999(x): return 1\n" : "def other(x): return 1\n");
+    for (int i = 0; i < N_LINES; i++)
+        buf_puts(&text, "#\n");
+    for (int how = (int)AUTO; how <= (int)CONT; how++) {
+        struct extract_input in = {
+            .how = (enum verifier_extract)how,
+            .text = buf_text(&text),
+            .text_len = text.len,
+            .prompt = _i ? PROMPT : NULL,
+            .prompt_len = _i ? strlen(PROMPT) : 0,
+            .names = sorted,
+            .n_names = N_NAMES,
+        };
+        struct extract_result got;
+        extract_code(&in, &got);
+        ck_assert_int_eq(got.n > 0, how != (int)FENCED);
+        extract_clear(&got);
+    }
+    buf_clear(&text);
+}
+END_TEST
+
+/* The code has every line of the prelude, or all but one, at its far end. */
+START_TEST(test_long_prelude) {
+    struct buf prompt, text;
+    buf_init(&prompt, 4 << 20);
+    buf_init(&text, 8 << 20);
+    for (int i = 0; i < N_PRELUDE; i++)
+        buf_printf(&text, "y%x=1\n", (unsigned)i);
+    for (int i = 0; i < N_PRELUDE; i++) {
+        buf_printf(&prompt, "x%x=1\n\n", (unsigned)(i % (N_PRELUDE - 1000))); /* some twice */
+        buf_printf(&text, "x%x=1\n", (unsigned)(_i && !i ? 1 : i));
+    }
+    buf_puts(&prompt, "def f(x):\n");
+    buf_puts(&text, F);
+    struct extract_input in = {
+        .how = AUTO,
+        .text = buf_text(&text),
+        .text_len = text.len,
+        .prompt = buf_text(&prompt),
+        .prompt_len = prompt.len,
+        .names = names,
+        .n_names = 1,
+    };
+    struct extract_result got;
+    extract_code(&in, &got);
+    ck_assert_int_gt(got.n, 0);
+    size_t prelude = prompt.len - strlen("def f(x):\n");
+    ck_assert_uint_eq(got.tries[0].len, text.len + (_i ? prelude : 0));
+    extract_clear(&got);
+    buf_clear(&prompt);
+    buf_clear(&text);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("extract");
     TCase *tc = tcase_create("extract");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, test_table, 0, N_ENTRIES);
     tcase_add_test(tc, test_prefixes);
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("large");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, test_many_names_and_lines, 0, 2);
+    tcase_add_loop_test(tc, test_long_prelude, 0, 2);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
