@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -74,6 +76,21 @@ static int drop_bounding_set(void) {
         if (prctl(PR_CAPBSET_READ, cap) == 1 && prctl(PR_CAPBSET_DROP, cap) && errno != EPERM)
             return errno;
     return 0; /* without the right to drop them, no_new_privs alone keeps them out of reach */
+}
+
+/* Root that could not change its uid (a container that knows no other) would keep its rights, and
+ * anybody may hold ambient ones.  Neither comes back at exec: no_new_privs is set. */
+static int drop_capabilities(void) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    const struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
+    int error = drop_bounding_set();
+    if (error) return error;
+    /* EINVAL: a kernel that knows no such thing. */
+    if (prctl(PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED) && errno != EPERM &&
+        errno != EINVAL)
+        return errno;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) && errno != EINVAL) return errno;
+    return syscall(SYS_capset, &header, none) ? errno : 0;
 }
 
 static int change_uid(uid_t uid) {
@@ -170,6 +187,8 @@ static _Noreturn void enter(struct entry *in) {
     /* A change of uid clears the death signal. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL)) fail(in, "session", errno, "PR_SET_PDEATHSIG");
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) fail(in, "no_new_privs", errno, "prctl");
+    error = drop_capabilities();
+    if (error) fail(in, "capabilities", error, "capset");
     error = set_base_limits();
     if (error) fail(in, "limits", error, "setrlimit");
     signal(SIGPIPE, SIG_DFL);

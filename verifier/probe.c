@@ -34,6 +34,7 @@ const char *probe_check_ready(const struct box_plan *plan, const char *text) {
     if (bits & SELFTEST_PRLIMIT) return "self-test: the worker's limits could be reached";
     if (bits & SELFTEST_OWNER) return "self-test: F_SETOWN was possible";
     if (bits & SELFTEST_EXEC) return "self-test: execve was possible";
+    if (bits & SELFTEST_CHANGE) return "self-test: files could be truncated or their times set";
     if (bits & SELFTEST_THREAD) return "self-test: a thread could not be made";
     return NULL;
 }

@@ -26,6 +26,7 @@ enum {
     SELFTEST_OWNER = 32,
     SELFTEST_EXEC = 64,
     SELFTEST_THREAD = 128,
+    SELFTEST_CHANGE = 256, /* truncating a file or setting its times, by path */
 };
 
 /* The program as an array of struct sock_filter; free() it. */

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 static struct rig rig;
 
@@ -405,6 +406,76 @@ START_TEST(test_min_level_refuses) {
 }
 END_TEST
 
+/* A file of the server's own user, which the candidate has too: not to be emptied or dated. */
+static void keeps_files(int max_abi) {
+    char path[] = "/tmp/firstpass-victim-XXXXXX", code[1024];
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, "content", 7), 7);
+    struct stat before, after;
+    ck_assert_int_eq(fstat(fd, &before), 0);
+    snprintf(code, sizeof code,
+             "import os\n"
+             "def f(x):\n"
+             "    p, n = '%s', 0\n"
+             "    for g in (lambda: os.truncate(p, 0), lambda: os.utime(p, (1, 1)),\n"
+             "              lambda: os.open(p, os.O_RDONLY | os.O_TRUNC),\n"
+             "              lambda: os.open(p, 3 | os.O_TRUNC), lambda: open(p, 'w')):\n"
+             "        try: g()\n"
+             "        except PermissionError: n += 1\n"
+             "    return n - 1\n",
+             path);
+    struct err e = {0};
+    struct verifier_options options = rig_options(2, max_abi);
+    ck_assert_msg(rig_try_open(&rig, &options, &e), "%s", e.message);
+    struct verifier_spec spec = plain_spec();
+    bool expected = verifier_report(rig.verifier)->level >= 2;
+    const struct outcome *o = rig_judge(&rig, &spec, code);
+    ck_assert_int_eq(fstat(fd, &after), 0);
+    close(fd);
+    unlink(path);
+    if (expected) {
+        ck_assert_msg(o->kind == VERDICT_PASSED, "%s: %s", verdict_name(o->kind), o->error);
+        ck_assert_int_eq(after.st_size, before.st_size);
+        ck_assert_int_eq(after.st_mtime, before.st_mtime);
+    }
+    rig_close(&rig);
+}
+
+static void keeps_files_any(void) { keeps_files(-1); }
+static void keeps_files_abi_2(void) { keeps_files(2); }
+
+START_TEST(test_files_outside_stay) {
+    if (!rig_as_user(_i ? keeps_files_abi_2 : keeps_files_any))
+        printf("skipped: this container knows no other user\n");
+}
+END_TEST
+
+/* Root of a container that knows no other uid: the candidates run as root then, without its
+ * rights. */
+START_TEST(test_root_without_rights) {
+    if (geteuid() != 0) {
+        printf("skipped: not root\n");
+        return;
+    }
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
+    ck_assert_int_eq(seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(setresuid), 0), 0);
+    ck_assert_int_eq(seccomp_load(filter), 0);
+    seccomp_release(filter);
+    rig_open(&rig, _i);
+    ck_assert(!layer_is_active(verifier_report(rig.verifier), "uid"));
+    struct verifier_spec spec = plain_spec();
+    const struct outcome *o =
+        rig_judge(&rig, &spec,
+                  "def f(x):\n"
+                  "    lines = open('/proc/self/status').read().split('\\n')\n"
+                  "    caps = [l.split()[1] for l in lines if l.startswith('Cap')]\n"
+                  "    return 4 if len(caps) == 5 and not any(int(c, 16) for c in caps) else 0\n");
+    ck_assert_msg(o->kind == VERDICT_PASSED, "%s: %s", verdict_name(o->kind), o->error);
+    rig_close(&rig);
+}
+END_TEST
+
 /* What Docker's default profile takes away: namespaces, mounts, clone3. */
 static void deny_like_docker(void) {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
@@ -545,6 +616,11 @@ int main(void) {
     tcase_add_test(tc, test_bad_python);
     tcase_add_test(tc, test_never_attached);
     tcase_add_loop_test(tc, test_nothing_survives_the_server, 0, 4);
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("rights");
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, test_files_outside_stay, 0, 2);
+    tcase_add_loop_test(tc, test_root_without_rights, 0, 2);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

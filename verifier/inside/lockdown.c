@@ -243,6 +243,14 @@ PyObject *lockdown_limit(PyObject *self, PyObject *args) {
 
 static void *nothing(void *argument) { return argument; }
 
+/* What only the filter keeps away, asked so that nothing changes where it doesn't. */
+static bool can_change_files(void) {
+    const struct timespec never[2] = {{.tv_nsec = -1}, {.tv_nsec = -1}};
+    if (!truncate("/", 0) || errno != EPERM) return true;
+    if (!utimensat(AT_FDCWD, "/", never, 0) || errno != EPERM) return true;
+    return open("/", O_RDONLY | O_TRUNC | O_CLOEXEC) >= 0 || errno != EPERM;
+}
+
 /* Bits by SELFTEST_*; in a child that has entered. */
 static int possible(pid_t parent) {
     int bits = 0;
@@ -259,6 +267,7 @@ static int possible(pid_t parent) {
     if (!fcntl(FD_CALL, F_SETOWN, parent)) bits |= SELFTEST_OWNER;
     char *const arguments[] = {(char *)(uintptr_t) "x", NULL};
     if (execve("/", arguments, NULL) && errno == EACCES && box.n_filter) bits |= SELFTEST_EXEC;
+    if (can_change_files()) bits |= SELFTEST_CHANGE;
     /* The honest twin: a thread must still be possible. */
     pthread_t thread;
     if (pthread_create(&thread, NULL, nothing, NULL))
