@@ -57,6 +57,7 @@ struct pool {
     int n_workers;          /* without the template's */
     struct list queue;
     int n_queued;
+    struct watch_timer *pump; /* owned once attached: hands out tasks, never from within a call */
     bool closing;
     struct template_listener listener;
     uint64_t replaced;
@@ -86,7 +87,11 @@ static bool goes_before(const struct task *a, const struct task *b) {
     return a->priority < b->priority;
 }
 
-static void dispatch(struct pool *p) {
+/* A task that can't even begin ends within its own begin(), and with its last try its owner hears:
+ * from the loop alone, so that nobody is told of what pool_submit() has not yet returned from, and
+ * that a queue full of such tasks does not nest. */
+static void hand_out(void *arg) {
+    struct pool *p = arg;
     for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
         struct worker *w = &p->workers[i];
         if (w->state != WORKER_READY || w->suspect || w->task || !process_forker_is_open(w->forker))
@@ -98,6 +103,10 @@ static void dispatch(struct pool *p) {
         task->worker = w;
         task->begin(task, w);
     }
+}
+
+static void dispatch(struct pool *p) {
+    if (!p->closing) watch_timer_set(p->pump, 0);
 }
 
 void pool_submit(struct pool *p, struct task *task) {
@@ -314,6 +323,7 @@ bool pool_attach(struct pool *p, uv_loop_t *loop, struct err *e) {
     p->watches.loop = loop;
     for (int i = 0; i <= p->n_workers; i++)
         p->workers[i].timer = watch_timer_open(&p->watches, on_timer, &p->workers[i]);
+    p->pump = watch_timer_open(&p->watches, hand_out, p);
     p->keeper = watch_open(&p->watches, p->keeper_fd, on_keeper, p);
     p->keeper_fd = -1;
     return true;
@@ -323,6 +333,8 @@ void pool_close(struct pool *p) {
     p->closing = true;
     watch_close(p->keeper);
     p->keeper = NULL;
+    watch_timer_close(p->pump);
+    p->pump = NULL;
     for (int i = 0; i <= p->n_workers; i++) {
         struct worker *w = &p->workers[i];
         process_forker_close(w->forker);

@@ -34,7 +34,7 @@ void pool_free(struct pool *);
 const struct verifier_report *pool_report(const struct pool *);
 struct watch_set *pool_watches(struct pool *);
 
-/* Begins it at once or queues it; `begin` may be called from within. */
+/* Queues it; `begin` comes from the loop, never from within. */
 void pool_submit(struct pool *, struct task *);
 /* Takes it out of the queue; only while it waits. */
 void pool_withdraw(struct pool *, struct task *);

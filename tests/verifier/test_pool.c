@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static struct rig rig;
@@ -289,6 +290,45 @@ START_TEST(test_tests_outlive_their_worker) {
         verifier_tests_close(rig.tests);
     }
     ck_assert_int_ge(killed, 4);
+}
+END_TEST
+
+/* ---- no descriptors ---- */
+
+/* Leaves the process `spare` descriptors more than it has. */
+static struct rlimit leave_descriptors(int spare) {
+    struct rlimit before, now;
+    int lowest = dup(0);
+    ck_assert_int_ge(lowest, 0);
+    close(lowest);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    now = (struct rlimit){(rlim_t)(lowest + spare), before.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+    return before;
+}
+
+/* Enough workers for all tries of a job that none of them can begin: it is over before anything
+ * else happens, and its owner must have it by then.  Seen by a sanitizer where it has not. */
+START_TEST(test_no_descriptors) {
+    struct err e = {0};
+    struct verifier_options options = rig_options(3, -1);
+    struct verifier_stats stats;
+    options.workers = 6;
+    ck_assert_msg(rig_try_open(&rig, &options, &e), "%s", e.message);
+    struct verifier_spec spec = plain_spec();
+    ck_assert(rig_open_tests(&rig, &spec));
+    do {
+        let_pass(20);
+        verifier_stats(rig.verifier, &stats);
+    } while (stats.workers < options.workers);
+    struct rlimit before = leave_descriptors(1); /* for the code */
+    const char *codes[] = {"def f(x): return 4"};
+    rig_submit(&rig, codes, 1);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ck_assert_int_eq(rig.outcomes[0].kind, VERDICT_BROKEN);
+    verifier_tests_close(rig.tests);
+    ck_assert_int_eq(rig_judge(&rig, &spec, "def f(x): return 4")->kind, VERDICT_PASSED);
+    rig_close(&rig);
 }
 END_TEST
 
@@ -616,6 +656,10 @@ int main(void) {
     tcase_add_test(tc, test_bad_python);
     tcase_add_test(tc, test_never_attached);
     tcase_add_loop_test(tc, test_nothing_survives_the_server, 0, 4);
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("descriptors");
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, test_no_descriptors);
     suite_add_tcase(suite, tc);
     tc = tcase_create("rights");
     tcase_set_timeout(tc, 120);
