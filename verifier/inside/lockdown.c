@@ -103,6 +103,7 @@ PyObject *lockdown_setup(PyObject *self, PyObject *args) {
         if (!error) error = open_rules(abi, paths, "", &box.rules_tests);
         if (error) return failed(error);
     }
+    lockdown_clean_work(); /* as every candidate finds it */
     Py_IncRef(PYTHON_NONE);
     return PYTHON_NONE;
 }
@@ -134,6 +135,9 @@ void lockdown_clean_work(void) {
     chmod(box.work, 0700);
     int fd = open(box.work, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd >= 0) clean_directory(fd, 0);
+    /* When the last file was made or removed would tell the next candidate of it. */
+    const struct timespec never[2] = {{0}, {0}};
+    utimensat(AT_FDCWD, box.work, never, AT_SYMLINK_NOFOLLOW);
 }
 
 /* ---- in a child ---- */
