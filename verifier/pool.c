@@ -390,7 +390,8 @@ void pool_template_worker(struct pool *p,
                           void (*lost)(void *arg), void *arg) {
     struct worker *w = &p->workers[p->n_workers];
     p->listener = (struct template_listener){ready, lost, arg};
-    if (w->state == WORKER_READY)
+    /* Where it has just died it comes back by itself, and the listener hears of it then. */
+    if (w->state == WORKER_READY && process_forker_is_open(w->forker))
         ready(arg, w, NULL);
     else if (w->state == WORKER_DOWN)
         watch_timer_set(w->timer, 0);

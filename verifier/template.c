@@ -147,7 +147,8 @@ static void finish(struct template *t) {
     if (r && t->process.lost && r->tries++ == 0) {
         list_prepend(&t->waiting, &r->link);
         clear_run(t);
-        start_next(t);
+        /* Not at once: that R or its worker is gone is known only when all who hear of it have. */
+        watch_timer_set(t->pump, 0);
         return;
     }
     bool ok = false;
@@ -210,10 +211,13 @@ static bool begin(struct template *t, struct render *r) {
 
 static void start_next(struct template *t) {
     if (t->running || list_empty(&t->waiting) || t->source_fd < 0) return;
-    if (!t->holder || holder_state(t->holder) != HOLDER_READY) {
-        if (!t->holder) want_worker(t);
+    if (!t->holder) {
+        want_worker(t);
         return;
     }
+    if (holder_state(t->holder) != HOLDER_READY ||
+        !process_forker_is_open(holder_forker(t->holder)))
+        return; /* on_holder() goes on */
     struct render *r = LIST_ITEM(t->waiting.next, struct render, link);
     list_remove(&r->link);
     if (begin(t, r)) return;

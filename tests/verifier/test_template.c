@@ -4,6 +4,7 @@
 #include "verifier/interpreter.h"
 
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 
 static struct rig rig;
@@ -180,6 +181,88 @@ START_TEST(test_many_and_cancel) {
 }
 END_TEST
 
+/* ---- deaths ---- */
+
+/* The template's process at this depth below its worker (0) in our own /proc: R 1, V 2; 0: not
+ * there. */
+static pid_t find_process(int depth) {
+    pid_t pids[64], parents[64];
+    int n = 0;
+    DIR *proc = opendir("/proc");
+    ck_assert_ptr_nonnull(proc);
+    for (struct dirent *entry; (entry = readdir(proc)) && n < 64;) {
+        char path[300], text[4096];
+        int parent;
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
+        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+        FILE *f = fopen(path, "re");
+        if (!f) continue;
+        size_t len = fread(text, 1, sizeof text, f);
+        fclose(f);
+        static const char last[] = "\0template"; /* its flavour is the last argument */
+        if (len <= sizeof last || memcmp(text + len - sizeof last, last, sizeof last) != 0)
+            continue;
+        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+        f = fopen(path, "re");
+        if (!f) continue;
+        int read = fscanf(f, "%d (%*[^)]) %*c %d", &pids[n], &parent);
+        fclose(f);
+        if (read != 2) continue;
+        parents[n++] = parent;
+    }
+    closedir(proc);
+    for (int i = 0; i < n; i++) {
+        int above = 0;
+        pid_t at = parents[i];
+        for (int k = 0; k < n; k++)
+            if (pids[k] == at) {
+                above++;
+                at = parents[k];
+                k = -1;
+            }
+        if (above == depth) return pids[i];
+    }
+    return 0;
+}
+
+static void on_tick(uv_timer_t *timer) {
+    (void)timer;
+    uv_stop(&rig.loop);
+}
+
+/* Runs the loop until the render has its process. */
+static void wait_for_render(void) {
+    uv_timer_t timer;
+    uv_timer_init(&rig.loop, &timer);
+    uv_timer_start(&timer, on_tick, 5, 5);
+    while (!find_process(2)) {
+        ck_assert_msg(waiting == 1, "the render was over before it could be seen");
+        uv_run(&rig.loop, UV_RUN_DEFAULT);
+    }
+    uv_close((uv_handle_t *)&timer, NULL);
+}
+
+/* The worker (0) or the process with the compiled template (1) is killed under a render, which is
+ * run again. */
+START_TEST(test_render_outlives_its_process) {
+    static const char text[] = "{% for i in range(10000) %}{% for k in range(2000) %}{% endfor %}"
+                               "{% endfor %}{{ word }}";
+    static const char variables[] = "{\"word\": \"done\"}";
+    ck_assert_msg(set_template(text, strlen(text)), "%s", answer_error.message);
+    waiting = 1;
+    verifier_render(rig.verifier, variables, strlen(variables), on_text, NULL);
+    wait_for_render();
+    pid_t victim = find_process(_i);
+    ck_assert_int_gt(victim, 0);
+    ck_assert_int_eq(kill(victim, SIGKILL), 0);
+    while (waiting)
+        uv_run(&rig.loop, UV_RUN_DEFAULT);
+    ck_assert_msg(answer != NULL, "killed %d: %s", _i, answer_error.message);
+    ck_assert_str_eq(answer, "done");
+    ck_assert_msg(render(variables), "%s", answer_error.message);
+}
+END_TEST
+
 int main(void) {
     if (!has_jinja2()) {
         printf("skipped: no Python here has jinja2 (Debian: python3-jinja2)\n");
@@ -194,6 +277,11 @@ int main(void) {
     tcase_add_loop_test(tc, test_hostile, 0, sizeof hostile / sizeof hostile[0]);
     tcase_add_test(tc, test_malformed);
     tcase_add_test(tc, test_many_and_cancel);
+    suite_add_tcase(suite, tc);
+    tc = tcase_create("deaths");
+    tcase_set_timeout(tc, 120);
+    tcase_add_checked_fixture(tc, open_rig, close_rig);
+    tcase_add_loop_test(tc, test_render_outlives_its_process, 0, 2);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
