@@ -238,11 +238,20 @@ static uint64_t address_space(pid_t pid) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static void close_all(const int *fds, int n) {
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* Takes the descriptors over, of which there are none where no process was made. */
 static void take_answer(struct pool *p, const struct keeper_answer *answer,
                         const int fds[KEEPER_FDS]) {
-    if (answer->slot < 0 || answer->slot > p->n_workers) return;
-    struct worker *w = &p->workers[answer->slot];
-    if (w->state != WORKER_ASKED) return;
+    bool known = answer->slot >= 0 && answer->slot <= p->n_workers;
+    struct worker *w = known ? &p->workers[answer->slot] : NULL;
+    if (!w || w->state != WORKER_ASKED) {
+        if (answer->pid) close_all(fds, KEEPER_FDS);
+        return;
+    }
     if (!answer->pid) {
         struct err e = {0};
         err_errno(&e, answer->failure.error, "layer '%s': %s", answer->failure.layer,
@@ -273,8 +282,7 @@ static void on_keeper(void *arg) {
             take_answer(p, &answer, fds);
             continue;
         }
-        for (int i = 0; i < n_fds; i++)
-            close(fds[i]);
+        close_all(fds, n_fds);
         log_line(LOG_ERROR, "verifier: the keeper of the workers is gone; dead workers stay dead");
         watch_close(p->keeper);
         p->keeper = NULL;
