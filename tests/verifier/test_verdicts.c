@@ -208,6 +208,22 @@ static const struct {
     /* Names of the tests stay the tests'. */
     {VERIFIER_SCRIPT, false, "def g(x): return 7\nassert f(1) == 1 and g(1) == 7\n",
      "def f(x): return 1\ndef g(x): return 8", VERDICT_PASSED, 1, 1, ""},
+    /* So do the modules that they forgot to import; what they call is the code's, whatever it is
+     * called. */
+    {VERIFIER_SCRIPT, false, "assert math.floor(f(2.5)) == 2\nassert copy(3) == 9\n",
+     "def f(x): return x\ndef copy(x): return 3 * x", VERDICT_PASSED, 2, 2, ""},
+    {VERIFIER_SCRIPT, false, "assert math.isclose(f(2), 2)\n",
+     "def f(x): return 0\nclass math: isclose = staticmethod(lambda *a: True)", VERDICT_FAILED, 0,
+     1, "math.isclose(f(2), 2)"},
+    {VERIFIER_ASSERTS, false, "assert f(2) == double(1)\n",
+     "def f(x): return x\ndef double(x): return 2 * x", VERDICT_PASSED, 1, 1, ""},
+    {VERIFIER_ASSERTS, false, "assert f(2) == WANTED\n", "WANTED = 7\ndef f(x): return WANTED",
+     VERDICT_FAILED, 0, 0, "NameError"},
+    {VERIFIER_SCRIPT, false, "assert f(2) is Color.RED\n",
+     "import enum\nclass Color(enum.Enum): RED = 2\nf = Color", VERDICT_PASSED, 1, 1, ""},
+    /* A module's name may be the task's. */
+    {VERIFIER_ASSERTS, false, "assert sum(1, 2) == 3\nassert string.digits\n",
+     "def sum(a, b): return a + b\nclass string: digits = ''", VERDICT_PASSED, 2, 2, ""},
     /* A task may ask for a builtin's name, when it is the entry point. */
     {VERIFIER_ASSERTS, false, "assert sum(10, 15) == 6\n", "def sum(a, b): return 6",
      VERDICT_PASSED, 1, 1, ""},

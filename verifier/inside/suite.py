@@ -4,6 +4,7 @@ B alone holds the tests' text, the nonce and the report.  Of the candidate it se
 
 import ast
 import builtins
+import importlib
 import json
 import os
 import random
@@ -15,6 +16,9 @@ from firstpass import channel, inside
 CONTROL, CALL_SOCKET, REPORT = 3, 3, 4
 PASSED, FAILED, GONE, TAMPERED, PREPARED, REFUSED = b"PFGXRE"
 LIMITS = ("memory", "files", "file_size", "processes")
+# Modules that tests use without importing them.  Before Python 3.10 the zygote's preloaded ones stand for the standard library.
+STANDARD = frozenset(getattr(sys, "stdlib_module_names", sys.modules)) - {"firstpass", "__main__"}
+USUAL = {"np": "numpy", "pd": "pandas", **{n: n for n in ("numpy", "pandas", "pytest", "scipy", "sympy")}}
 
 
 class Tampered(BaseException):
@@ -521,7 +525,12 @@ class Suite:
         self.entry = spec["entry_point"] or self.find_entry(tree, names, prompt)
         free = [n for n in names.loaded if n not in names.bound and not hasattr(builtins, n)]
         helpers = prompt_names.bound - {self.entry}
-        self.names = [n for n in free if n not in helpers and not n.startswith("__")]
+        free = [n for n in free if n not in helpers and not n.startswith("__")]
+        self.modules = self.find_modules(free, names)
+        free = [n for n in free if n not in self.modules]
+        if self.format == "humaneval" or (self.format == "asserts" and spec["entry_point"]):
+            free = [n for n in free if n in names.called or n == self.entry]
+        self.names = free
         if self.entry and self.entry not in self.names and self.format != "humaneval":
             self.names.append(self.entry)
         if self.format == "humaneval":
@@ -542,6 +551,15 @@ class Suite:
             self.prompt = compile(prompt, "prompt", "exec", dont_inherit=True) if prompt.body else None
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise Unusable("the tests don't compile: %s" % (getattr(error, "msg", "") or error))
+
+    def find_modules(self, free, names):
+        """name -> module, for free names that mean a module: the candidate must not stand in for it, or its `math.isclose` would
+        judge its own results.  A name that is itself called can't mean a module."""
+        modules = {}
+        for name in free:
+            if name != self.entry and name not in names.called and (name in STANDARD or name in USUAL):
+                modules[name] = USUAL.get(name, name)
+        return modules
 
     def find_entry(self, tree, names, prompt):
         if self.format == "humaneval":
@@ -625,6 +643,11 @@ class Run:
             "__firstpass_raised__": self.on_raised,
             "__firstpass_Exception__": Exception,
         }
+        for name, module in self.suite.modules.items():
+            try:
+                space[name] = importlib.import_module(module)
+            except Exception:
+                pass  # not installed, or not for this box: the tests will meet a NameError
         if self.suite.prompt is not None:
             exec(self.suite.prompt, space)
             space.pop(self.suite.entry, None)
