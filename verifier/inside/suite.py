@@ -597,6 +597,7 @@ class Run:
         self.passed = 0
         self.total = 0
         self.first_failure = None  # text, limit
+        self.failed = {}  # id(error) -> number of its assertion; Channel.remote keeps the error alive
 
     def count(self, number):
         if self.suite.asserts[number][1] and self.link.calls:
@@ -613,12 +614,16 @@ class Run:
             text += " (%s)" % channel.text_of(message[0], str)
         error = AssertionError(*message)
         self.link.remote[id(error)] = (error, text, "")
-        if not self.suite.score:
-            self.count(number)
-        raise error
+        self.failed[id(error)] = number
+        raise error  # counted where it arrives: what the tests catch themselves is no failure
 
     def on_raised(self, number, error):
         self.count(number)
+        self.note(error)
+
+    def on_escaped(self, error):
+        if id(error) in self.failed:
+            self.count(self.failed[id(error)])
         self.note(error)
 
     def note(self, error):
@@ -674,7 +679,7 @@ class Run:
         except SystemExit:
             return FAILED, "the tests exited before their end", ""
         except BaseException as error:  # noqa: B036
-            self.note(error)
+            self.on_escaped(error)
         if type(self.link.end) in (Tampered, Gone):  # swallowed by a bare except of the tests
             return (TAMPERED if type(self.link.end) is Tampered else GONE), "", ""
         if self.first_failure is not None:
