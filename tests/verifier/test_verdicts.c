@@ -314,6 +314,11 @@ static const struct {
     {"try:\n    f(eval, '1')\n    ok = 0\nexcept Exception as e:\n    ok = 'would run here' in "
      "str(e)\nassert ok and f(len, 'ab') == 2\n",
      "def f(g, x): return g(x)"},
+    /* What a function of the tests gives and can't be handed over is an error where it was called.
+     */
+    {"assert f(lambda: object(), 0) == 'no'\nassert f(lambda: 5, 0) == 5\n",
+     "def f(g, x):\n    try: return g()\n    except Exception as e: return 'no' if 'of the tests' "
+     "in str(e) else str(e)"},
     {"try:\n    f('x')\nexcept ValueError as e:\n    got = str(e)\nassert 'invalid literal' in "
      "got\n",
      "def f(x): return int(x)"},

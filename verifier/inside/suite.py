@@ -151,11 +151,15 @@ class Channel:
         if type(number) is not int or not 0 <= number < len(self.functions):
             raise self.stop(Tampered("unknown function of the tests"))
         try:
-            kind, result = channel.ANSWER, self.functions[number](*args, **kwargs)
+            kind, answer = channel.ANSWER, inside.encode(self.functions[number](*args, **kwargs), self.take)
         except Exception as error:
             names = [c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins"]
-            kind, result = channel.ERROR, (names, "", channel.text_of(error, str), 0, "", None)
-        inside.send(CALL_SOCKET, request, kind, inside.encode(result, self.take))
+            described = names, "", channel.text_of(error, str), 0, "", None
+            kind, answer = channel.ERROR, inside.encode(described, self.take)
+        try:
+            inside.send(CALL_SOCKET, request, kind, answer)
+        except OSError:
+            raise self.stop(Gone())
 
     def call(self, target, args, kwargs):
         blob = inside.encode((args, kwargs), self.take)
