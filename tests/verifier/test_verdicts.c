@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 static const size_t MIB = 1024UL * 1024;
 static struct rig rig;
@@ -411,6 +412,49 @@ START_TEST(test_output_is_kept) {
 }
 END_TEST
 
+/* Bytes in what the workers share as their standard error: it lives in memory as long as they. */
+static long long errors_bytes(void) {
+    long long sum = 0;
+    int found = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        char path[32], target[64] = "";
+        struct stat st;
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, target, sizeof target - 1) <= 0 || fstat(fd, &st)) continue;
+        if (strncmp(target, "/memfd:errors", 13) != 0) continue;
+        found++;
+        sum += st.st_size;
+    }
+    ck_assert_int_gt(found, 0);
+    return sum;
+}
+
+START_TEST(test_warnings_fill_nothing) {
+    struct verifier_spec first = rig_spec(VERIFIER_ASSERTS, "assert f(2) == 4\n");
+    ck_assert_int_eq(rig_judge(&rig, &first, "def f(x): return 4")->kind, VERDICT_PASSED);
+    long long before = errors_bytes(); /* the workers are there now */
+    struct verifier_spec spec = rig_spec(
+        VERIFIER_SCRIPT, "def g(a):\n    a is 1\n    a is 2\n    a is 'x'\n    '\\d'\n"
+                         "import sys, warnings\nprint('words', file=sys.stderr)\n"
+                         "with warnings.catch_warnings(record=True) as seen:\n"
+                         "    warnings.warn('here')\nassert f(2) == 4 and len(seen) == 1\n");
+    const struct outcome *o = rig_judge(&rig, &spec, "def f(x):\n    x is 5\n    return 2 * x\n");
+    ck_assert_msg(o->kind == VERDICT_PASSED, "%s: %s", verdict_name(o->kind), o->error);
+    ck_assert_int_eq(errors_bytes(), before);
+}
+END_TEST
+
+/* The tests break their own harness after the lock-down: that is no word about the candidate. */
+START_TEST(test_broken_harness) {
+    struct verifier_spec spec =
+        rig_spec(VERIFIER_ASSERTS,
+                 "import sys\nassert f(2) == 4\nsys._getframe(1).f_locals['self'].passed = None\n");
+    spec.entry_point = "f";
+    const struct outcome *o = rig_judge(&rig, &spec, "def f(x): return 4");
+    ck_assert_msg(o->kind == VERDICT_BROKEN, "%s: %s", verdict_name(o->kind), o->error);
+}
+END_TEST
+
 START_TEST(test_determinism) {
     struct verifier_spec spec = rig_spec(VERIFIER_SCRIPT, "assert f() == 0, f()\n");
     spec.entry_point = "f";
@@ -452,6 +496,8 @@ int main(void) {
     tcase_add_loop_test(tc, test_values, 0, sizeof values / sizeof values[0]);
     tcase_add_test(tc, test_prompt_helpers);
     tcase_add_test(tc, test_output_is_kept);
+    tcase_add_test(tc, test_warnings_fill_nothing);
+    tcase_add_test(tc, test_broken_harness);
     tcase_add_test(tc, test_determinism);
     tcase_add_test(tc, test_names);
     suite_add_tcase(suite, tc);

@@ -10,6 +10,7 @@
 #include "verifier/wire.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,7 +23,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_CHILDREN = 512, NR_PIDFD_OPEN = 434, EXIT_BROKEN = 70 };
+enum {
+    MAX_CHILDREN = 512,
+    NR_PIDFD_OPEN = 434,
+    EXIT_BROKEN = 70,
+    FD_JOB = 80, /* above all that a locked child has or can open: there the number means nothing */
+};
 
 struct child {
     pid_t pid;
@@ -95,10 +101,13 @@ static PyObject *descriptors(const int *fds, int n) {
 }
 
 /* Waits for the job, runs the handler, ends the process. */
-static _Noreturn void serve_child(PyObject *handler, uint32_t kind, int job_socket) {
+static _Noreturn void serve_child(PyObject *handler, uint32_t kind, int given_socket) {
     struct wire_job job;
     int fds[WIRE_FDS], n_fds;
     ssize_t n;
+    int job_socket = fcntl(given_socket, F_DUPFD_CLOEXEC, FD_JOB);
+    if (job_socket < 0) _exit(EXIT_BROKEN);
+    close(given_socket);
     do
         n = receive_message(job_socket, &job, sizeof job, fds, &n_fds);
     while (n < 0 && errno == EINTR);
@@ -115,8 +124,7 @@ static _Noreturn void serve_child(PyObject *handler, uint32_t kind, int job_sock
         arguments ? PyObject_CallFunctionObjArgs(handler, arguments, (PyObject *)NULL) : NULL;
     if (!result) {
         PyErr_Print();
-        /* Before the lock-down this reaches the supervisor; after it the number means something
-         * else or nothing. */
+        /* Before the lock-down this reaches the supervisor; after it nobody. */
         ssize_t told = write(job_socket, "", 1);
         _exit(told == 1 ? EXIT_BROKEN : EXIT_BROKEN + 1);
     }

@@ -7,6 +7,7 @@ a plain block."""
 import datetime
 import json
 import os
+import warnings
 
 from firstpass import inside
 
@@ -81,6 +82,8 @@ def run(job):
     _, report, nonce, memory, _, _, _, fds = job
     source_fd, control = fds
     inside.limit(memory, 0)
+    os.dup2(1, 2)  # /dev/null: what its compiler says about the template has no end and no reader
+    warnings.simplefilter("ignore")  # for its children too: their standard error is the output
     try:
         source = os.pread(source_fd, os.fstat(source_fd).st_size, 0).decode("utf-8")
         os.close(source_fd)
