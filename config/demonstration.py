@@ -31,7 +31,7 @@ def ask(url, body=None):
 
 def demonstrate(base):
     model = ask(base + "/v1/models")["data"][0]["id"]
-    print(f"\n{TASK}\n\nThe tests:\n{TESTS}")
+    print(f"\n{TASK}\n\nThe tests:\n{TESTS}", flush=True)
     answer = ask(base + "/v1/chat/completions", {
         "model": model,
         "messages": [{"role": "user", "content": TASK}],
