@@ -325,11 +325,8 @@ struct template *template_open(struct pool *pool) {
 
 void template_close(struct template *t) {
     if (!t) return;
-    while (!list_empty(&t->waiting)) {
-        struct render *r = LIST_ITEM(t->waiting.next, struct render, link);
-        list_remove(&r->link);
-        free_render(r);
-    }
+    LIST_EACH_SAFE(it, &t->waiting)
+    free_render(LIST_ITEM(it, struct render, link));
     if (t->current) free_render(t->current);
     t->current = NULL;
     BUG_ON(t->running); /* the pool was closed before, which ended it */

@@ -192,7 +192,6 @@ static pid_t find_process(int depth) {
     ck_assert_ptr_nonnull(proc);
     for (struct dirent *entry; (entry = readdir(proc)) && n < 64;) {
         char path[300], text[4096];
-        int parent;
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
         snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
         FILE *f = fopen(path, "re");
@@ -205,10 +204,12 @@ static pid_t find_process(int depth) {
         snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
         f = fopen(path, "re");
         if (!f) continue;
-        int read = fscanf(f, "%d (%*[^)]) %*c %d", &pids[n], &parent);
+        char *got = fgets(text, sizeof text, f);
         fclose(f);
-        if (read != 2) continue;
-        parents[n++] = parent;
+        char *after = got ? strrchr(text, ')') : NULL;
+        if (!after || strlen(after) < 5) continue; /* ") S 123 …" */
+        pids[n] = (pid_t)strtol(entry->d_name, NULL, 10);
+        parents[n++] = (pid_t)strtol(after + 4, NULL, 10);
     }
     closedir(proc);
     for (int i = 0; i < n; i++) {
