@@ -103,6 +103,10 @@ engine_clean() {
         ;;
     debian) podman_ rm -fa >/dev/null 2>&1 ;;
     esac
-    [ -z "$engine_folder" ] || rm -rf "$engine_folder"
+    if [ -n "$engine_folder" ]; then
+        # What was killed at the wrong moment left its layers mounted.
+        awk -v d="$engine_folder/" 'index($2, d) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r umount -l
+        rm -rf "$engine_folder"
+    fi
     return 0
 }
