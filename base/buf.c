@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void buf_init(struct buf *b, size_t max) {
-    *b = (struct buf){.max = max};
-}
+void buf_init(struct buf *b, size_t max) { *b = (struct buf){.max = max}; }
 
 void buf_clear(struct buf *b) {
     free(b->data);

@@ -1,10 +1,12 @@
-/* Every hard cap of the server in one place.  Each is tested at the limit, one under and one over. */
+/* Every hard cap of the server in one place.  Each is tested at the limit, one under and one over.
+ */
 #ifndef CONFIG_LIMITS_H
 #define CONFIG_LIMITS_H
 
 enum {
     /* ---- requests ---- */
-    LIMIT_BODY_BYTES = 4 * 1024 * 1024, /* default; config server.max_body_bytes lowers or raises it */
+    LIMIT_BODY_BYTES =
+        4 * 1024 * 1024, /* default; config server.max_body_bytes lowers or raises it */
     LIMIT_BODY_BYTES_MAX = 64 * 1024 * 1024,
     LIMIT_JSON_DEPTH = 64,
     LIMIT_CANDIDATES = 10000, /* candidates of one race */
@@ -19,10 +21,11 @@ enum {
 
     /* ---- verifier ---- */
     LIMIT_TESTS_BYTES = 1024 * 1024,
-    LIMIT_CODE_BYTES = 1024 * 1024,  /* source of one candidate */
+    LIMIT_CODE_BYTES = 1024 * 1024,   /* source of one candidate */
     LIMIT_OUTPUT_BYTES = 1024 * 1024, /* a candidate that writes more ends with output_limit */
-    LIMIT_OUTPUT_KEPT = 64 * 1024,   /* head and tail kept of what it wrote */
-    LIMIT_CODEC_BYTES = 64 * 1024 * 1024, /* one value between the candidate's and the tests' process */
+    LIMIT_OUTPUT_KEPT = 64 * 1024,    /* head and tail kept of what it wrote */
+    LIMIT_CODEC_BYTES =
+        64 * 1024 * 1024, /* one value between the candidate's and the tests' process */
     LIMIT_CODEC_DEPTH = 100,
     LIMIT_VERIFY_SECONDS = 600,
     LIMIT_VERIFY_MEMORY_MB = 16384,

@@ -10,7 +10,7 @@ enum {
     POSITIONS_PER_ROW = 2048,
     RUNTIME_BYTES_PER_TOKEN = 200, /* vocabulary: text, merges, hash tables */
 };
-static const size_t MIB = 1024 * 1024;
+static const size_t MIB = (size_t)1 << 20;
 
 static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 

@@ -204,7 +204,7 @@ static void plan_prompts(struct scheduler_job *jobs, int n_jobs, int n_live,
     for (int j = 0; j < n_jobs && room->chunk > 0; j++) {
         struct scheduler_job *job = &jobs[j];
         if (!job->prompt_left || job->drop_prompt) continue;
-        int share = max_int(room->chunk / prefilling--, budget->block);
+        int share = max_int(room->chunk / max_int(prefilling--, 1), budget->block);
         int rows = min_int(min_int(job->prompt_left, share), room->chunk);
         int need =
             max_int(0, ceil_div(job->prompt_cached + rows, budget->block) - job->prompt_blocks);

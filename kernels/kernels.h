@@ -3,21 +3,22 @@
  * What the caller must believe:
  * - Memory of a backend is opaque: a `struct kernels_buffer`.  Nothing here takes or gives a host
  *   pointer into it but `upload` and `download`.
- * - Operations are queued in the order of the calls and see each other's results in that order; they
- *   may run later.  `download` waits for all queued before it; `sync` waits for all.
- *   An operation that fails later reports it at the next `download` or `sync` (a device error is
- *   sticky: every later call fails too).
- * - Each output row is computed by a sequence of floating-point operations that depends only on that
- *   row's own input, never on how many rows there are, which rows share a prompt, the number of threads,
- *   or (cpu backend, isa other than reference) the instruction set: the CPU backend is bitwise
- *   batch-invariant.  See kernels/cpu/README.md for the order of sums.
- * - `reference` of the cpu backend is the definition: weights dequantised to f32, activations f32, sums
- *   in double.  All others are compared with it.
+ * - Operations are queued in the order of the calls and see each other's results in that order;
+ * they may run later.  `download` waits for all queued before it; `sync` waits for all. An
+ * operation that fails later reports it at the next `download` or `sync` (a device error is sticky:
+ * every later call fails too).
+ * - Each output row is computed by a sequence of floating-point operations that depends only on
+ * that row's own input, never on how many rows there are, which rows share a prompt, the number of
+ * threads, or (cpu backend, isa other than reference) the instruction set: the CPU backend is
+ * bitwise batch-invariant.  See kernels/cpu/README.md for the order of sums.
+ * - `reference` of the cpu backend is the definition: weights dequantised to f32, activations f32,
+ * sums in double.  All others are compared with it.
  *
- * Shapes are written row-major, outermost first: x[n][k] is n rows of k contiguous elements.  f32 unless
- * said otherwise.  "view" is a buffer (64-byte aligned) and a byte offset, a multiple of 4.
+ * Shapes are written row-major, outermost first: x[n][k] is n rows of k contiguous elements.  f32
+ * unless said otherwise.  "view" is a buffer (64-byte aligned) and a byte offset, a multiple of 4.
  *
- * Owner: one thread (ENGINE) calls all of this; a backend's own worker threads are its own affair. */
+ * Owner: one thread (ENGINE) calls all of this; a backend's own worker threads are its own affair.
+ */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 
@@ -53,18 +54,21 @@ struct kernels_kv_shape {
 
 /* One rotation of rotary position embedding (arXiv 2104.09864). */
 struct kernels_rope {
-    int n_rot;               /* dimensions rotated in each head, from the first on; even */
-    bool interleaved;        /* true: pairs (2i, 2i+1), as `llama` GGUF files have them; false: (i, i + n_rot/2) */
-    const float *inv_freq;   /* [n_rot/2] host, borrowed while the device lives: angle = position * inv_freq[i] */
+    int n_rot;        /* dimensions rotated in each head, from the first on; even */
+    bool interleaved; /* true: pairs (2i, 2i+1), as `llama` GGUF files have them; false: (i, i +
+                         n_rot/2) */
+    const float *inv_freq; /* [n_rot/2] host, borrowed while the device lives: angle = position *
+                              inv_freq[i] */
 };
 
 /* The rows of one step, uploaded once by batch_begin and read by every layer's operations.
  * Rows of one sequence in one step (prefill) are consecutive with ascending positions.
  * A row attends to the positions 0…position of its own block table; K and V of all rows of the step
  * are appended before any row attends.
- * Groups: rows first_row … first_row+n_rows-1 have the first n_prefix_blocks entries of their tables in
- * common, all full and all before any position of these rows; a backend may read such a prefix
- * once for all.  Groups are ascending and don't overlap; rows outside any group are alone. */
+ * Groups: rows first_row … first_row+n_rows-1 have the first n_prefix_blocks entries of their
+ * tables in common, all full and all before any position of these rows; a backend may read such a
+ * prefix once for all.  Groups are ascending and don't overlap; rows outside any group are alone.
+ */
 struct kernels_group {
     int first_row, n_rows, n_prefix_blocks;
 };
@@ -73,7 +77,8 @@ struct kernels_batch {
     const int32_t *tokens;       /* [n_rows] */
     const int32_t *positions;    /* [n_rows] */
     const int32_t *tables;       /* block numbers of all sequences, one table after the other */
-    const int32_t *table_starts; /* [n_tables + 1] sequence s has tables[table_starts[s]] … [table_starts[s+1]-1] */
+    const int32_t *table_starts; /* [n_tables + 1] sequence s has tables[table_starts[s]] …
+                                    [table_starts[s+1]-1] */
     const int32_t *table_of_row; /* [n_rows] which table: rows of one sequence share it */
     int n_tables;
     const struct kernels_group *groups;
@@ -84,29 +89,30 @@ struct kernels_batch {
 
 /* One draw from a row of logits.  Several draws may name one row (siblings with equal history).
  * Filters in this order: penalties and bias on the logits; then, greedy if temperature is 0, else
- * temperature, top-k, top-p, min-p, then one draw by inverse CDF in token order over the kept tokens.
- * Randomness: Philox4x32-10, key = seed (low word first), counter = (position, candidate, 0, 0); the upper 24
- * bits of the first word / 2^24, so that it is below 1 as a float too.
- * Filtered tokens are those of a descending order by weight, ties by id; a nucleus is the shortest prefix of it with
- * a mass of at least top_p of what top-k left, one token at least. */
+ * temperature, top-k, top-p, min-p, then one draw by inverse CDF in token order over the kept
+ * tokens. Randomness: Philox4x32-10, key = seed (low word first), counter = (position, candidate,
+ * 0, 0); the upper 24 bits of the first word / 2^24, so that it is below 1 as a float too. Filtered
+ * tokens are those of a descending order by weight, ties by id; a nucleus is the shortest prefix of
+ * it with a mass of at least top_p of what top-k left, one token at least. */
 struct kernels_draw {
     int logit_row; /* index into the step's logits, 0 … n_logits-1 */
     uint64_t seed;
     uint32_t candidate;
-    uint32_t position;    /* of the token drawn, in the candidate's own output: 0 … */
-    float temperature;    /* 0: the most likely token, lowest id on a tie */
-    int32_t top_k;        /* 0: off */
-    float top_p;          /* 1: off */
-    float min_p;          /* 0: off */
-    float repetition;     /* 1: off; as CTRL (arXiv 1909.05858): l>0 ? l/r : l*r for tokens in `seen` */
-    float presence;       /* 0: off; subtracted once for tokens with count > 0 in `seen` */
-    float frequency;      /* 0: off; subtracted count times */
-    int32_t n_seen;       /* token ids with how often the candidate has produced them, and the prompt's
-                             with count 0 (those only the repetition penalty sees) */
-    int32_t first_seen;   /* index of the first in struct kernels_draws.seen */
+    uint32_t position; /* of the token drawn, in the candidate's own output: 0 … */
+    float temperature; /* 0: the most likely token, lowest id on a tie */
+    int32_t top_k;     /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+    float repetition; /* 1: off; as CTRL (arXiv 1909.05858): l>0 ? l/r : l*r for tokens in `seen` */
+    float presence;   /* 0: off; subtracted once for tokens with count > 0 in `seen` */
+    float frequency;  /* 0: off; subtracted count times */
+    int32_t n_seen;   /* token ids with how often the candidate has produced them, and the prompt's
+                         with count 0 (those only the repetition penalty sees) */
+    int32_t first_seen;         /* index of the first in struct kernels_draws.seen */
     int32_t n_bias, first_bias; /* logit_bias entries in struct kernels_draws.bias */
-    int32_t n_forbidden, first_forbidden; /* ids in .forbidden that can't be drawn (min_tokens, ignore_eos) */
-    int32_t n_top;        /* how many top log-probabilities to report: 0 … KERNELS_TOP */
+    int32_t n_forbidden,
+        first_forbidden; /* ids in .forbidden that can't be drawn (min_tokens, ignore_eos) */
+    int32_t n_top;       /* how many top log-probabilities to report: 0 … KERNELS_TOP */
 };
 enum { KERNELS_TOP = 20 };
 struct kernels_seen {
@@ -123,7 +129,8 @@ struct kernels_draws {
     const struct kernels_bias *bias;
     const int32_t *forbidden;
 };
-/* The result of one draw.  Log-probabilities are of the unprocessed distribution (softmax of the raw logits). */
+/* The result of one draw.  Log-probabilities are of the unprocessed distribution (softmax of the
+ * raw logits). */
 struct kernels_drawn {
     int32_t token;
     float logprob;
@@ -152,8 +159,8 @@ struct kernels_profile {
 };
 
 struct kernels {
-    const char *name;         /* "cpu", "cuda" */
-    const char *const *isas;  /* NULL-ended: those this build has; the machine may lack some */
+    const char *name;        /* "cpu", "cuda" */
+    const char *const *isas; /* NULL-ended: those this build has; the machine may lack some */
 
     bool (*device_open)(const struct kernels_options *, struct kernels_device **out, struct err *e);
     void (*device_close)(struct kernels_device *);
@@ -167,63 +174,81 @@ struct kernels {
     struct kernels_buffer *(*buffer_new)(struct kernels_device *, size_t bytes, struct err *e);
     void (*buffer_free)(struct kernels_device *, struct kernels_buffer *);
     void (*upload)(struct kernels_device *, struct kernels_view to, const void *from, size_t bytes);
-    bool (*download)(struct kernels_device *, void *to, struct kernels_view from, size_t bytes, struct err *e);
+    bool (*download)(struct kernels_device *, void *to, struct kernels_view from, size_t bytes,
+                     struct err *e);
     bool (*sync)(struct kernels_device *, struct err *e);
 
     /* ---- weights ---- */
-    /* w[n_rows][n_cols] of a GGUF type, n_cols contiguous (ne[0] of the file); data is borrowed until return
-     * unless keeps_data says otherwise.  `data` is not aligned and has quant_row_bytes(type, n_cols) a row. */
-    struct kernels_weight *(*weight_new)(struct kernels_device *, enum quant_type type, int n_rows, int n_cols,
-                                         const void *data, struct err *e);
+    /* w[n_rows][n_cols] of a GGUF type, n_cols contiguous (ne[0] of the file); data is borrowed
+     * until return unless keeps_data says otherwise.  `data` is not aligned and has
+     * quant_row_bytes(type, n_cols) a row. */
+    struct kernels_weight *(*weight_new)(struct kernels_device *, enum quant_type type, int n_rows,
+                                         int n_cols, const void *data, struct err *e);
     void (*weight_free)(struct kernels_device *, struct kernels_weight *);
     size_t (*weight_bytes)(const struct kernels_weight *); /* memory it takes on the device */
     /* Upper bound of weight_bytes before it is made: the memory plan. */
-    size_t (*weight_bytes_needed)(const struct kernels_device *, enum quant_type type, int n_rows, int n_cols);
+    size_t (*weight_bytes_needed)(const struct kernels_device *, enum quant_type type, int n_rows,
+                                  int n_cols);
     /* True where weight_new reads `data` as long as the weight lives (the file stays mapped). */
     bool (*keeps_data)(const struct kernels_device *, enum quant_type type);
 
     /* ---- KV cache ---- */
-    size_t (*kv_bytes_per_block)(const struct kernels_device *, int n_kv_heads, int head_dim); /* of one layer, K and V */
+    size_t (*kv_bytes_per_block)(const struct kernels_device *, int n_kv_heads,
+                                 int head_dim); /* of one layer, K and V */
     bool (*kv_open)(struct kernels_device *, const struct kernels_kv_shape *, struct err *e);
     void (*kv_close)(struct kernels_device *);
     /* Copies the first n_positions positions of block `from` to block `to`, all layers. */
     void (*kv_copy_block)(struct kernels_device *, int to, int from, int n_positions);
 
     /* ---- a step ---- */
-    /* Checks and uploads the batch; the arrays are borrowed until batch_end.  Fails on a shape that can't be. */
+    /* Checks and uploads the batch; the arrays are borrowed until batch_end.  Fails on a shape that
+     * can't be. */
     bool (*batch_begin)(struct kernels_device *, const struct kernels_batch *, struct err *e);
     void (*batch_end)(struct kernels_device *);
-    /* Bytes of scratch a step of n_rows rows may need inside the backend, taken by reserve_rows at start. */
-    size_t (*scratch_bytes)(const struct kernels_device *, int n_rows, int max_cols, int n_heads, int head_dim, int n_vocab);
-    bool (*reserve_rows)(struct kernels_device *, int n_rows, int max_cols, int n_heads, int head_dim, int n_vocab,
-                         struct err *e);
+    /* Bytes of scratch a step of n_rows rows may need inside the backend, taken by reserve_rows at
+     * start. */
+    size_t (*scratch_bytes)(const struct kernels_device *, int n_rows, int max_cols, int n_heads,
+                            int head_dim, int n_vocab);
+    bool (*reserve_rows)(struct kernels_device *, int n_rows, int max_cols, int n_heads,
+                         int head_dim, int n_vocab, struct err *e);
 
-    /* out[n_rows][d] = table[tokens[r]] for the batch's rows; a token outside the table is a bug. */
-    void (*embed)(struct kernels_device *, const struct kernels_weight *table, struct kernels_view out);
-    /* out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]; weight: f32 [d] in a buffer.  out may be x. */
-    void (*rms_norm)(struct kernels_device *, struct kernels_view x, struct kernels_view weight, float eps, int n_rows,
-                     int d, struct kernels_view out);
-    /* y[r][m] = sum_k w[m][k] x[r][k]  (+ bias[m] where bias.buffer)  (+ y[r][m] where add) ; row stride of y is
-     * y_stride elements (>= w's n_rows) so that products may write side by side. */
-    void (*matmul)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x, int n_rows,
-                   struct kernels_view bias, bool add, struct kernels_view y, int y_stride);
-    /* For the batch's rows: rotates q (in place) and k by position, then stores k and v in the layer's KV blocks.
-     * q[n_rows][n_heads*head_dim], k and v[n_rows][n_kv_heads*head_dim], each with row stride `stride` elements. */
-    void (*rope_append)(struct kernels_device *, int layer, const struct kernels_rope *, struct kernels_view q,
-                        struct kernels_view k, struct kernels_view v, int stride, int n_heads);
-    /* out[n_rows][n_heads*head_dim] = softmax(q K^T * scale) V over positions 0…position of each row; query head h reads
-     * KV head h / (n_heads / n_kv_heads). */
-    void (*attention)(struct kernels_device *, int layer, struct kernels_view q, int stride, int n_heads, float scale,
-                      struct kernels_view out);
+    /* out[n_rows][d] = table[tokens[r]] for the batch's rows; a token outside the table is a bug.
+     */
+    void (*embed)(struct kernels_device *, const struct kernels_weight *table,
+                  struct kernels_view out);
+    /* out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]; weight: f32 [d] in a buffer.
+     * out may be x. */
+    void (*rms_norm)(struct kernels_device *, struct kernels_view x, struct kernels_view weight,
+                     float eps, int n_rows, int d, struct kernels_view out);
+    /* y[r][m] = sum_k w[m][k] x[r][k]  (+ bias[m] where bias.buffer)  (+ y[r][m] where add) ; row
+     * stride of y is y_stride elements (>= w's n_rows) so that products may write side by side. */
+    void (*matmul)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x,
+                   int n_rows, struct kernels_view bias, bool add, struct kernels_view y,
+                   int y_stride);
+    /* For the batch's rows: rotates q (in place) and k by position, then stores k and v in the
+     * layer's KV blocks. q[n_rows][n_heads*head_dim], k and v[n_rows][n_kv_heads*head_dim], each
+     * with row stride `stride` elements. */
+    void (*rope_append)(struct kernels_device *, int layer, const struct kernels_rope *,
+                        struct kernels_view q, struct kernels_view k, struct kernels_view v,
+                        int stride, int n_heads);
+    /* out[n_rows][n_heads*head_dim] = softmax(q K^T * scale) V over positions 0…position of each
+     * row; query head h reads KV head h / (n_heads / n_kv_heads). */
+    void (*attention)(struct kernels_device *, int layer, struct kernels_view q, int stride,
+                      int n_heads, float scale, struct kernels_view out);
     /* out[r][i] = silu(gate_up[r][i]) * gate_up[r][d + i]; gate_up[n_rows][2 d]. */
-    void (*swiglu)(struct kernels_device *, struct kernels_view gate_up, int n_rows, int d, struct kernels_view out);
+    void (*swiglu)(struct kernels_device *, struct kernels_view gate_up, int n_rows, int d,
+                   struct kernels_view out);
     /* out[n_logits][d] = rows batch.logit_rows of x[n_rows][d]. */
-    void (*gather_logit_rows)(struct kernels_device *, struct kernels_view x, int d, struct kernels_view out);
-    /* logits[n][n_vocab] = x[n][d] w^T: matmul under its own name, since it is a third of a small model's step. */
-    void (*output)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x, int n,
-                   struct kernels_view logits);
-    /* Draws from logits[*][n_vocab]; results come by drawn(), in the order of the draws, after waiting. */
-    void (*sample)(struct kernels_device *, struct kernels_view logits, int n_vocab, const struct kernels_draws *);
+    void (*gather_logit_rows)(struct kernels_device *, struct kernels_view x, int d,
+                              struct kernels_view out);
+    /* logits[n][n_vocab] = x[n][d] w^T: matmul under its own name, since it is a third of a small
+     * model's step. */
+    void (*output)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x,
+                   int n, struct kernels_view logits);
+    /* Draws from logits[*][n_vocab]; results come by drawn(), in the order of the draws, after
+     * waiting. */
+    void (*sample)(struct kernels_device *, struct kernels_view logits, int n_vocab,
+                   const struct kernels_draws *);
     bool (*drawn)(struct kernels_device *, struct kernels_drawn *out, int n_draws, struct err *e);
 };
 

@@ -174,7 +174,8 @@ static void decode_q3_k(const uint8_t *b, float *out) {
     for (int i = 0; i < SUPER; i++) {
         int code = codes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
         if (high[i % 32] >> (i / 32) & 1) code += 4;
-        out[i] = d * (float)scales[i / 16] * (float)(code - 4);
+        int8_t scale = scales[i / 16];
+        out[i] = d * (float)scale * (float)(code - 4);
     }
 }
 
@@ -184,6 +185,7 @@ void quant_k_scale_min(const uint8_t packed[12], int j, uint8_t *scale, uint8_t 
         *min = packed[j + 4] & 63;
     } else {
         *scale = (uint8_t)((packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4);
+        /* cppcheck-suppress arrayIndexOutOfBoundsCond ; j is at most 7 */
         *min = (uint8_t)((packed[j + 4] >> 4) | (packed[j] >> 6) << 4);
     }
 }
@@ -210,7 +212,7 @@ static void decode_q6_k(const uint8_t *b, float *out) {
         int part = i / 128, in = i % 128;
         int nibble = low[part * 64 + in % 64] >> (in / 64 * 4) & 15;
         int pair = high[part * 32 + in % 32] >> (in / 32 * 2) & 3;
-        int scale = (int8_t)b[192 + i / 16];
+        int8_t scale = (int8_t)b[192 + i / 16];
         out[i] = d * (float)scale * (float)((nibble | pair << 4) - 32);
     }
 }

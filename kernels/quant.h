@@ -1,5 +1,5 @@
-/* The tensor types of GGUF files and their block layouts (ggml-common.h of the GGUF format describes them;
- * little-endian).  Pure; any thread. */
+/* The tensor types of GGUF files and their block layouts (ggml-common.h of the GGUF format
+ * describes them; little-endian).  Pure; any thread. */
 #ifndef KERNELS_QUANT_H
 #define KERNELS_QUANT_H
 
@@ -40,7 +40,8 @@ void quant_decode(enum quant_type type, const void *blocks, size_t n, float *out
 
 /* The 16 sub-block scales (-32 … 31) of a Q3_K block, from its 12 packed bytes. */
 void quant_q3_k_scales(const uint8_t packed[12], int8_t out[16]);
-/* Scale and minimum (0 … 63) of sub-block j (0 … 7) of a Q4_K or Q5_K block, from its 12 packed bytes. */
+/* Scale and minimum (0 … 63) of sub-block j (0 … 7) of a Q4_K or Q5_K block, from its 12 packed
+ * bytes. */
 void quant_k_scale_min(const uint8_t packed[12], int j, uint8_t *scale, uint8_t *min);
 
 float quant_f16_to_f32(uint16_t h);

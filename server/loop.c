@@ -79,9 +79,12 @@ static int bound_port(int fd) {
     struct sockaddr_storage a = {0};
     socklen_t len = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &len)) return 0;
-    if (a.ss_family == AF_INET)
-        return ntohs(((const struct sockaddr_in *)(const void *)&a)->sin_port);
-    return ntohs(((const struct sockaddr_in6 *)(const void *)&a)->sin6_port);
+    /* The port is at the same place in both. */
+    struct sockaddr_in in;
+    _Static_assert(
+        offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port), "");
+    memcpy(&in, &a, sizeof in);
+    return ntohs(in.sin_port);
 }
 
 /* ---- running ---- */

@@ -99,8 +99,8 @@ struct runtime *runtime_open(const struct config *config, struct err *e) {
     rt->loop_open = true;
     rt->attached = verifier_attach(rt->verifier, &rt->loop, e);
     if (!rt->attached) goto failed;
-    const struct race_engine engine = {rt, call_submit, call_cancel, call_cancel_candidate,
-                                       call_set_width, call_tokens};
+    const struct race_engine engine = {
+        rt, call_submit, call_cancel, call_cancel_candidate, call_set_width, call_tokens};
     const struct race_verifier verifier = {rt, call_tests_open, verifier_tests_close,
                                            verifier_submit, verifier_cancel};
     rt->races = race_set_new(&rt->loop, engine, verifier);

@@ -51,7 +51,7 @@ static size_t memory_free(const struct kernels_device *dev) {
     char line[128];
     FILE *f = fopen("/proc/meminfo", "re");
     while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+        if (!strncmp(line, "MemAvailable:", 13)) kib = strtoull(line + 13, NULL, 10);
     if (f) fclose(f);
     if (kib) return (size_t)kib * 1024;
     long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);

@@ -258,8 +258,10 @@ static void reference_outputs(void *arg, int thread, int begin, int end) {
     reference_matmul(&run->reference, run->dev->scratch[thread].row, begin, end);
 }
 
+/* The run writes through y. */
 static void multiply(struct kernels_device *dev, const struct kernels_weight *w, const float *x,
-                     int n_rows, const float *bias, bool add, float *y, int y_stride) {
+                     int n_rows, const float *bias, bool add,
+                     float *y /* NOLINT(readability-non-const-parameter) */, int y_stride) {
     const struct pack *p = &w->pack;
     BUG_ON(n_rows > dev->max_rows || p->n_cols > dev->max_cols || y_stride < p->n_rows);
     struct matmul_run run = {

@@ -169,6 +169,7 @@ static void compare_case(const json_t *c, const struct answer *a, struct compari
            difference = top_difference(top, a);
     int differs = first_difference(greedy, a, json_is_true(json_object_get(f32, "ended")));
     double tie = differs < 0 ? 0 : json_number_value(json_array_get(margin, (size_t)differs));
+    ck_assert(a->tokens);
     bool first_same = a->tokens[0] == json_integer_value(json_array_get(json_array_get(top, 0), 0));
     double flip = first_same ? 0 : json_number_value(json_array_get(margin, 0));
     printf("  case %2d: top-10 within %.4f (llama.cpp on the quantised file: %.4f)", sum->n,

@@ -212,8 +212,9 @@ static void script_loop_close(uv_loop_t *loop) {
 static void script_set_open(struct script_set *set, uv_loop_t *loop) {
     memset(set, 0, sizeof *set);
     set->loop = loop;
-    const struct race_engine engine = {set, script_submit, script_cancel, script_cancel_candidate,
-                                       script_set_width, script_tokens};
+    const struct race_engine engine = {
+        set,          script_submit, script_cancel, script_cancel_candidate, script_set_width,
+        script_tokens};
     const struct race_verifier verifier = {set, script_tests_open, script_tests_close,
                                            script_verify, script_verify_cancel};
     set->races = race_set_new(set->loop, engine, verifier);
