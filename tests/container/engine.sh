@@ -31,6 +31,12 @@ engine_find() {
     command -v apt-get >/dev/null || { engine_missing="no docker, no podman, and no apt-get to install one"; return 1; }
     (packages_install buildah podman crun mmdebstrap debian-archive-keyring) ||
         { engine_missing="buildah, podman, crun and mmdebstrap could not be installed"; return 1; }
+    # One mount namespace for all of it: layers mounted by one command are seen by the next, and none outlives the run.
+    # In it the v2 part of a hybrid cgroup mount is hidden, which crun refuses.
+    if [ -z "${FIRSTPASS_CONTAINER_NAMESPACE:-}" ]; then
+        FIRSTPASS_CONTAINER_NAMESPACE=1 exec unshare -m "$PWD/tests/container/run"
+    fi
+    umount /sys/fs/cgroup/unified 2>/dev/null
     engine=debian
     engine_folder=$(mktemp -d -p "${TMPDIR:-/var/tmp}" firstpass-container.XXXXXX)
     storage=(--root "$engine_folder/storage" --runroot "$engine_folder/run" --storage-driver "$(storage_driver)")
@@ -45,7 +51,8 @@ engine_find() {
 storage_driver() {
     local d=$engine_folder/overlay
     mkdir -p "$d/lower" "$d/upper" "$d/work" "$d/merged"
-    if unshare -m mount -t overlay overlay -o "lowerdir=$d/lower,upperdir=$d/upper,workdir=$d/work" "$d/merged" 2>/dev/null; then
+    if mount -t overlay overlay -o "lowerdir=$d/lower,upperdir=$d/upper,workdir=$d/work" "$d/merged" 2>/dev/null; then
+        umount "$d/merged"
         echo overlay
     else
         echo vfs
@@ -62,14 +69,11 @@ debian_base() {
     rm -r "$engine_folder/base"
 }
 
-# crun refuses a hybrid cgroup mount: hide the v2 part from this one process.
-hidden_cgroup() { unshare -m sh -c 'umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"' sh "$@"; }
-
 podman_() {
     case $engine in
     docker) docker "$@" ;;
     podman) podman "$@" ;;
-    debian) hidden_cgroup podman "${storage[@]}" "$@" ;;
+    debian) podman "${storage[@]}" "$@" ;;
     esac
 }
 
