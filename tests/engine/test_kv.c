@@ -166,6 +166,7 @@ END_TEST
 int main(void) {
     Suite *s = suite_create("kv");
     TCase *t = tcase_create("kv");
+    tcase_set_timeout(t, 0); /* ctest has one */
     tcase_add_test(t, gives_every_block_once);
     tcase_add_test(t, keeps_a_block_while_referred_to);
     tcase_add_test(t, finds_published_chains);
