@@ -195,7 +195,9 @@ def test_url_resumes_after_a_kill(fetch, server):
 
 def test_interrupt_keeps_what_is_there(fetch, server):
     run = subprocess.Popen(fetch.command([url_source(server, "/slow")]), env=fetch.environment(),
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                           # A shell's background jobs inherit an ignored SIGINT.
+                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     deadline = time.monotonic() + 30
     while not (fetch.part.exists() and fetch.part.stat().st_size == 1_000_000):
         assert time.monotonic() < deadline and run.poll() is None
