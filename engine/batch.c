@@ -77,7 +77,17 @@ static void add_to_group(struct batch *b, const struct job *j, int first_row, in
     b->group_job = j;
 }
 
-void batch_prompt(struct batch *b, const struct job *j, int n) {
+/* The row of position p says how likely the prompt's token at p + 1 was. */
+static void prompt_draws(struct batch *b, struct job *j, int first_row, int n) {
+    if (!j->prompt_logprobs || j->announced) return;
+    for (int i = 0; i < n; i++) {
+        b->logit_rows[b->rows.n_logits] = first_row + i;
+        b->draws[b->n_draws++] = (struct batch_draw){
+            .logit_row = b->rows.n_logits++, .job = j, .position = j->cached + i + 1};
+    }
+}
+
+void batch_prompt(struct batch *b, struct job *j, int n) {
     reserve_rows(b, n);
     int table = add_table(b, j->table, j->n_blocks);
     int first = b->rows.n_rows;
@@ -90,6 +100,7 @@ void batch_prompt(struct batch *b, const struct job *j, int n) {
     /* The rows of a chunk have all blocks before it in common. */
     b->group_job = NULL;
     add_to_group(b, NULL, first, n, j->cached / KERNELS_BLOCK);
+    prompt_draws(b, j, first, n);
 }
 
 void batch_branch(struct batch *b, struct branch *branch, int n) {
@@ -105,7 +116,8 @@ void batch_branch(struct batch *b, struct branch *branch, int n) {
     add_to_group(b, branch->job, first, n, job_prompt_goal(branch->job) / KERNELS_BLOCK);
     if (branch->cached + n == branch_length(branch)) {
         b->logit_rows[b->rows.n_logits] = first + n - 1;
-        b->draws[b->n_draws++] = (struct batch_draw){branch, b->rows.n_logits};
+        b->draws[b->n_draws++] =
+            (struct batch_draw){.branch = branch, .logit_row = b->rows.n_logits};
         b->rows.n_logits++;
     }
 }

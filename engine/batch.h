@@ -9,9 +9,11 @@
 
 #include "engine/branch.h"
 
-struct batch_draw { /* one branch whose last row gives logits */
-    struct branch *branch;
+struct batch_draw {        /* one row that gives logits */
+    struct branch *branch; /* whose last row it is; NULL: a row of a prompt */
     int logit_row;
+    struct job *job; /* of a prompt's row: whose token at `position` is to be told about */
+    int position;
 };
 
 struct batch {
@@ -28,7 +30,7 @@ struct batch {
 void batch_clear(struct batch *);
 void batch_reset(struct batch *);
 /* Rows for the prompt positions cached … cached+n-1; the job's table holds them already. */
-void batch_prompt(struct batch *, const struct job *, int n);
+void batch_prompt(struct batch *, struct job *, int n);
 /* Rows for the branch's positions cached … cached+n-1; with a draw where they reach its length. */
 void batch_branch(struct batch *, struct branch *, int n);
 /* The finished batch; borrowed until the next reset. */

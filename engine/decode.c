@@ -45,7 +45,7 @@ struct decode *decode_new(const struct decode_options *o, struct err *e) {
     int widest = s->n_ff > s->n_embd ? s->n_ff : s->n_embd;
     if (m->kernels->kv_open(m->device, &kv, e) &&
         m->kernels->reserve_rows(m->device, rows, widest, s->n_heads, s->head_dim, s->n_vocab, e) &&
-        (d->step = step_new(m, rows, plan->max_rows, e)))
+        (d->step = step_new(m, rows, rows, e)))
         return d;
     decode_free(d);
     return NULL;
@@ -207,7 +207,7 @@ static void announce_prefilled(struct decode *d, struct job *j) {
     j->announced = true;
     d->stats.prompt_tokens += (uint64_t)j->spec.n_prompt;
     d->stats.prompt_tokens_cached += (uint64_t)j->reused;
-    send(d, event_plain(ENGINE_PREFILLED, j, -1, NULL));
+    send(d, event_prefilled(j));
 }
 
 /* Starts n candidates of a job: in one branch, or each in its own where rows aren't shared. */
@@ -323,9 +323,13 @@ static bool draw(struct decode *d, struct err *e) {
     if (!step_draw(d->step, &d->sampler.draws, d->sampler.drawn, e)) return false;
     const struct kernels_drawn *drawn = d->sampler.drawn;
     for (int i = 0; i < d->batch.n_draws; i++) {
-        struct branch *b = d->batch.draws[i].branch;
-        int n = b->n_members;
-        settle_draws(d, b, drawn);
+        const struct batch_draw *at = &d->batch.draws[i];
+        if (!at->branch) {
+            job_keep_logprob(at->job, at->position, drawn++);
+            continue;
+        }
+        int n = at->branch->n_members;
+        settle_draws(d, at->branch, drawn);
         drawn += n;
     }
     return true;
@@ -338,13 +342,18 @@ static void advance(struct decode *d) {
         if (!d->view_jobs[i].rows) continue;
         j->cached += d->view_jobs[i].rows;
         job_publish(j, d->pool);
-        announce_prefilled(d, j);
     }
     for (int i = 0; i < d->n_view_branches; i++) {
         if (!d->view_branches[i].rows) continue;
         d->branch_at[i]->cached += d->view_branches[i].rows;
         d->branch_at[i]->served = d->turn;
     }
+}
+
+/* Prompts whose last rows this turn computed, and drew for. */
+static void announce(struct decode *d) {
+    for (int i = 0; i < d->n_view_jobs; i++)
+        if (d->view_jobs[i].rows) announce_prefilled(d, d->job_at[i]);
 }
 
 /* A turn without rows is fine once (blocks were given back for the next); many in a row mean that
@@ -379,6 +388,7 @@ bool decode_turn(struct decode *d, struct err *e) {
         advance(d);
         ok = draw(d, e);
     }
+    if (ok) announce(d);
     if (!ok) {
         decode_fail_all(d, e);
         return false;

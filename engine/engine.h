@@ -127,6 +127,9 @@ struct engine_job {
     bool stream;           /* send ENGINE_TEXT events */
     bool logprobs;         /* keep log-probabilities of the sampled tokens */
     int n_top_logprobs;
+    bool prompt_logprobs; /* and of the prompt's tokens, told with ENGINE_PREFILLED: all of it is
+                             computed then, whatever the cache has */
+    int n_prompt_top;
     const char *cache_salt; /* prompts are reused only among equal salts; NULL: "" */
 };
 
@@ -178,6 +181,8 @@ struct engine_event {
     const int32_t *tokens;
     int n_tokens;
     const struct engine_logprob *logprobs; /* [n_tokens] where asked for, else NULL */
+    /* ENGINE_PREFILLED with prompt_logprobs: tokens are the prompt's; the first, which nothing
+     * comes before, has a log-probability of NAN and no alternatives. */
     /* ENGINE_ENDED */
     enum engine_reason reason;
     const char *stop;   /* the stop string that ended it, or NULL */

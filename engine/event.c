@@ -29,6 +29,31 @@ struct engine_event *event_plain(enum engine_event_type type, const struct job *
     return ev;
 }
 
+struct engine_event *event_prefilled(const struct job *j) {
+    if (!j->prompt_logprobs) return event_plain(ENGINE_PREFILLED, j, -1, NULL);
+    size_t n = (size_t)j->spec.n_prompt, n_top = (size_t)j->spec.n_prompt_top;
+    size_t bytes = padded(n * sizeof(int32_t)) + padded(n * sizeof(struct engine_logprob)) +
+                   padded(n * n_top * sizeof(int32_t)) + padded(n * n_top * sizeof(float));
+    struct engine_event *ev = err_alloc(1, padded(sizeof *ev) + bytes);
+    struct writer w = {(char *)ev + padded(sizeof *ev)};
+    ev->type = ENGINE_PREFILLED;
+    ev->job = j->handle->id;
+    ev->index = -1;
+    ev->cached_tokens = j->reused;
+    ev->tokens = put(&w, j->spec.prompt, n * sizeof(int32_t));
+    ev->n_tokens = (int)n;
+    /* The places of all positions follow each other, from the first one's on. */
+    const int32_t *tokens = put(&w, j->prompt_logprobs->top_token, n * n_top * sizeof(int32_t));
+    const float *logprobs = put(&w, j->prompt_logprobs->top_logprob, n * n_top * sizeof(float));
+    struct engine_logprob *lp = put(&w, j->prompt_logprobs, n * sizeof *lp);
+    for (size_t i = 0; i < n; i++) {
+        lp[i].top_token = tokens + i * n_top;
+        lp[i].top_logprob = logprobs + i * n_top;
+    }
+    ev->logprobs = lp;
+    return ev;
+}
+
 /* Text, and the tokens from `first` on, with their log-probabilities where the job wants them;
  * `stop` may be NULL. */
 static struct engine_event *event_history(enum engine_event_type type, const struct branch *b,

@@ -1,5 +1,6 @@
 #include "engine/job.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,32 @@ static const void *copy(struct arena *a, const void *from, size_t n, size_t size
     return to;
 }
 
+/* Places for what the prompt's rows will say; NAN where nothing has been said. */
+static void reserve_logprobs(struct job *j) {
+    const struct engine_job *s = &j->spec;
+    size_t n = (size_t)s->n_prompt, n_top = (size_t)s->n_prompt_top;
+    int32_t *tokens = arena_alloc(&j->arena, n * n_top, sizeof *tokens);
+    float *logprobs = arena_alloc(&j->arena, n * n_top, sizeof *logprobs);
+    j->prompt_logprobs = arena_alloc(&j->arena, n, sizeof *j->prompt_logprobs);
+    for (size_t i = 0; i < n; i++)
+        j->prompt_logprobs[i] = (struct engine_logprob){.token = s->prompt[i],
+                                                        .logprob = NAN,
+                                                        .top_token = tokens + i * n_top,
+                                                        .top_logprob = logprobs + i * n_top};
+}
+
+void job_keep_logprob(struct job *j, int at, const struct kernels_drawn *d) {
+    struct engine_logprob *p = &j->prompt_logprobs[at];
+    size_t n_top = (size_t)j->spec.n_prompt_top, n = (size_t)d->n_top;
+    p->logprob = d->logprob;
+    p->n_top = d->n_top;
+    if (!n) return;
+    BUG_ON(n > n_top);
+    /* The places are this job's own, in its arena. */
+    memcpy((int32_t *)(uintptr_t)p->top_token, d->top_token, n * sizeof *d->top_token);
+    memcpy((float *)(uintptr_t)p->top_logprob, d->top_logprob, n * sizeof *d->top_logprob);
+}
+
 struct job *job_new(const struct engine_job *spec, struct job_handle *handle) {
     struct job *j = err_alloc(1, sizeof *j);
     arena_init(&j->arena);
@@ -60,6 +87,8 @@ struct job *job_new(const struct engine_job *spec, struct job_handle *handle) {
                                    .code_end = s->stop_at_code_end};
     j->table = arena_alloc(a, (size_t)s->n_prompt / KERNELS_BLOCK + 1, sizeof *j->table);
     j->published = kv_root(s->cache_salt);
+    j->looked_up = s->prompt_logprobs; /* what the cache has is computed again, for its logits */
+    if (s->prompt_logprobs) reserve_logprobs(j);
     return j;
 }
 

@@ -45,6 +45,7 @@ struct job {
     uint64_t published; /* identity of the last full block that was published or found */
     int n_published;
     bool looked_up, announced;
+    struct engine_logprob *prompt_logprobs; /* arena [n_prompt]; NULL: not asked for */
     int next_index; /* first candidate never started; cancelled ones are passed over */
     int in_flight;  /* candidates in branches */
 };
@@ -69,5 +70,7 @@ void job_drop_prompt(struct job *, struct kv_pool *);
 /* Candidates never started and not cancelled; advances next_index over cancelled ones. */
 int job_waiting(struct job *);
 bool job_has_penalties(const struct job *);
+/* The prompt position `at` was drawn: keeps its log-probabilities. */
+void job_keep_logprob(struct job *, int at, const struct kernels_drawn *);
 
 #endif

@@ -82,7 +82,7 @@ bool memory_plan_make(struct memory_plan *p, const struct engine_options *o, con
     int rows = p->max_rows + p->prefill_chunk;
     int widest = s->n_ff > s->n_embd ? s->n_ff : s->n_embd;
     p->bytes.weights = model_weight_bytes(m, k, d);
-    p->bytes.activations = step_bytes(s, rows, p->max_rows) +
+    p->bytes.activations = step_bytes(s, rows, rows) +
                            k->scratch_bytes(d, rows, widest, s->n_heads, s->head_dim, s->n_vocab);
     p->bytes.runtime = runtime_bytes(m);
     p->bytes.reserve = p->available / 20;

@@ -57,11 +57,29 @@ static struct kernels_draw branch_draw(struct sampler *s, const struct branch *b
     return d;
 }
 
+/* What a prompt's row says of the token that follows in the prompt: drawn greedily with a bias that
+ * nothing outweighs; log-probabilities are of the distribution without it. */
+static struct kernels_draw prompt_draw(struct sampler *s, const struct batch_draw *at) {
+    const struct engine_job *job = &at->job->spec;
+    s->bias[s->n_bias] = (struct kernels_bias){job->prompt[at->position], 1e30f};
+    return (struct kernels_draw){.logit_row = at->logit_row,
+                                 .top_p = 1,
+                                 .repetition = 1,
+                                 .first_bias = s->n_bias++,
+                                 .n_bias = 1,
+                                 .n_top = job->n_prompt_top};
+}
+
 void sampler_prepare(struct sampler *s, const struct batch *batch, const struct tokenizer *t) {
     int n_draws = 0, n_seen = 0, n_bias = 0, n_ends;
     const int32_t *ends = tokenizer_ends(t, &n_ends);
     for (int i = 0; i < batch->n_draws; i++) {
         const struct branch *b = batch->draws[i].branch;
+        if (!b) {
+            n_draws++;
+            n_bias++;
+            continue;
+        }
         n_draws += b->n_members;
         n_seen += b->n_seen;
         n_bias += b->job->spec.sampling.n_bias;
@@ -71,6 +89,10 @@ void sampler_prepare(struct sampler *s, const struct batch *batch, const struct 
     int n = 0;
     for (int i = 0; i < batch->n_draws; i++) {
         const struct branch *b = batch->draws[i].branch;
+        if (!b) {
+            s->draw[n++] = prompt_draw(s, &batch->draws[i]);
+            continue;
+        }
         struct kernels_draw d = branch_draw(s, b, batch->draws[i].logit_row, n_ends);
         for (int k = 0; k < b->n_members; k++) {
             s->draw[n] = d;

@@ -4,6 +4,7 @@
 #include "tests/engine/tiny_model.h"
 
 #include <check.h>
+#include <math.h>
 #include <time.h>
 
 static struct tiny_model model = {.architecture = "qwen2",
@@ -542,6 +543,83 @@ END_TEST
 
 /* ---- the prompt cache ---- */
 
+/* Runs one candidate and keeps the log-probabilities that its PREFILLED or its ENDED event tells.
+ */
+static int logprobs_of(struct engine *g, const struct engine_job *job, enum engine_event_type which,
+                       int32_t *tokens, struct engine_logprob *out, int32_t (*top)[3],
+                       float (*top_logprob)[3]) {
+    struct err e = {0};
+    uint64_t id;
+    ck_assert_msg(engine_submit(g, job, &id, &e), "%s", e.message);
+    int n = -1;
+    for (bool over = false; !over;) {
+        struct engine_event *ev = engine_poll(g);
+        if (!ev) {
+            nap();
+            continue;
+        }
+        if (ev->type == which) {
+            ck_assert_ptr_nonnull(ev->logprobs);
+            ck_assert_int_le(ev->n_tokens, 300);
+            n = ev->n_tokens;
+            memcpy(tokens, ev->tokens, (size_t)n * sizeof *tokens);
+            memcpy(out, ev->logprobs, (size_t)n * sizeof *out);
+            for (int i = 0; i < n; i++)
+                for (int k = 0; k < out[i].n_top; k++) {
+                    top[i][k] = out[i].top_token[k];
+                    top_logprob[i][k] = out[i].top_logprob[k];
+                }
+        }
+        over = ev->type == ENGINE_JOB_ENDED;
+        engine_event_free(ev);
+    }
+    ck_assert_int_gt(n, 0);
+    return n;
+}
+
+/* What a candidate drew with some log-probability has the very same one as part of a prompt, in
+ * whatever chunks the prompt is read, and though the cache holds it already. */
+START_TEST(prompt_logprobs_equal_those_of_the_draws) {
+    static int32_t drawn[300], read[300], top[300][3], read_top[300][3];
+    static float top_logprob[300][3], read_top_logprob[300][3];
+    static struct engine_logprob of_draws[300], of_prompt[300];
+    struct engine *g = open_engine((struct engine_options){.threads = 1});
+    struct engine *small = open_engine(
+        (struct engine_options){.threads = 2, .max_rows = 3, .prefill_chunk = 7, .kv_blocks = 16});
+    struct engine_job job = job_of(40, 1, 60);
+    job.logprobs = job.ignore_eos = true;
+    job.n_top_logprobs = 3;
+    int n = logprobs_of(g, &job, ENGINE_ENDED, drawn, of_draws, top, top_logprob);
+    ck_assert_int_eq(n, 60);
+    memcpy(prompt + 40, drawn, (size_t)n * sizeof *drawn);
+    job.n_prompt = 100;
+    job.max_tokens = 1;
+    job.prompt_logprobs = true;
+    job.n_prompt_top = 3;
+    for (int round = 0; round < 4; round++) {
+        int m = logprobs_of(round % 2 ? small : g, &job, ENGINE_PREFILLED, read, of_prompt,
+                            read_top, read_top_logprob);
+        ck_assert_int_eq(m, 100);
+        ck_assert_mem_eq(read, prompt, 100 * sizeof *read);
+        ck_assert(isnan(of_prompt[0].logprob) && !of_prompt[0].n_top);
+        for (int i = 0; i < 60; i++) {
+            const struct engine_logprob *p = &of_prompt[40 + i];
+            ck_assert(p->token == drawn[i] && p->logprob == of_draws[i].logprob && p->n_top == 3);
+            ck_assert_mem_eq(read_top[40 + i], top[i], sizeof top[i]);
+            ck_assert_mem_eq(read_top_logprob[40 + i], top_logprob[i], sizeof top_logprob[i]);
+        }
+    }
+    job.n_prompt = 1;
+    ck_assert_int_eq(
+        logprobs_of(g, &job, ENGINE_PREFILLED, read, of_prompt, read_top, read_top_logprob), 1);
+    ck_assert(isnan(of_prompt[0].logprob));
+    all_free(g);
+    all_free(small);
+    engine_close(g);
+    engine_close(small);
+}
+END_TEST
+
 START_TEST(prompts_are_reused_within_a_salt) {
     struct engine *g = open_engine((struct engine_options){0});
     struct engine_job job = job_of(100, 3, 20);
@@ -582,6 +660,7 @@ int main(void) {
     tcase_add_test(t, closing_with_jobs_alive);
     tcase_add_test(t, streamed_text_is_the_text);
     tcase_add_test(t, min_tokens_and_ignore_eos);
+    tcase_add_test(t, prompt_logprobs_equal_those_of_the_draws);
     tcase_add_test(t, prompts_are_reused_within_a_salt);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
