@@ -41,11 +41,9 @@ struct decode *decode_new(const struct decode_options *o, struct err *e) {
     list_init(&d->jobs);
     d->pool = kv_pool_new(plan->n_blocks);
     struct kernels_kv_shape kv = {s->n_layers, s->n_kv_heads, s->head_dim, plan->n_blocks};
-    int rows = plan->max_rows + plan->prefill_chunk;
-    int widest = s->n_ff > s->n_embd ? s->n_ff : s->n_embd;
-    if (m->kernels->kv_open(m->device, &kv, e) &&
-        m->kernels->reserve_rows(m->device, rows, widest, s->n_heads, s->head_dim, s->n_vocab, e) &&
-        (d->step = step_new(m, rows, rows, e)))
+    struct kernels_step_shape shape = memory_plan_step(plan, s);
+    if (m->kernels->kv_open(m->device, &kv, e) && m->kernels->reserve_rows(m->device, &shape, e) &&
+        (d->step = step_new(m, shape.n_rows, shape.n_rows, e)))
         return d;
     decode_free(d);
     return NULL;

@@ -70,6 +70,17 @@ static bool choose_blocks(struct memory_plan *p, const struct engine_options *o,
     return true;
 }
 
+struct kernels_step_shape memory_plan_step(const struct memory_plan *p,
+                                           const struct model_shape *s) {
+    int heads = s->n_heads * s->head_dim, widest = s->n_ff > s->n_embd ? s->n_ff : s->n_embd;
+    return (struct kernels_step_shape){.n_rows = p->max_rows + p->prefill_chunk,
+                                       .max_cols = heads > widest ? heads : widest,
+                                       .n_heads = s->n_heads,
+                                       .head_dim = s->head_dim,
+                                       .n_vocab = s->n_vocab,
+                                       .context = p->context};
+}
+
 bool memory_plan_make(struct memory_plan *p, const struct engine_options *o, const struct model *m,
                       const struct kernels *k, const struct kernels_device *d, struct err *e) {
     const struct model_shape *s = &m->shape;
@@ -79,11 +90,9 @@ bool memory_plan_make(struct memory_plan *p, const struct engine_options *o, con
     if (!choose_context(p, o, m, e)) return false;
     p->available = o->memory_bytes ? (size_t)o->memory_bytes : k->memory_free(d);
     p->block_bytes = (size_t)s->n_layers * k->kv_bytes_per_block(d, s->n_kv_heads, s->head_dim);
-    int rows = p->max_rows + p->prefill_chunk;
-    int widest = s->n_ff > s->n_embd ? s->n_ff : s->n_embd;
+    struct kernels_step_shape shape = memory_plan_step(p, s);
     p->bytes.weights = model_weight_bytes(m, k, d);
-    p->bytes.activations = step_bytes(s, rows, rows) +
-                           k->scratch_bytes(d, rows, widest, s->n_heads, s->head_dim, s->n_vocab);
+    p->bytes.activations = step_bytes(s, shape.n_rows, shape.n_rows) + k->scratch_bytes(d, &shape);
     p->bytes.runtime = runtime_bytes(m);
     p->bytes.reserve = p->available / 20;
     return choose_blocks(p, o, e);

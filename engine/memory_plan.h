@@ -26,6 +26,8 @@ struct memory_plan {
 /* `available` 0: what the device has free. */
 bool memory_plan_make(struct memory_plan *, const struct engine_options *, const struct model *,
                       const struct kernels *, const struct kernels_device *, struct err *e);
+/* The largest step of the plan. */
+struct kernels_step_shape memory_plan_step(const struct memory_plan *, const struct model_shape *);
 void memory_plan_print(const struct memory_plan *, FILE *out);
 
 #endif

@@ -15,7 +15,10 @@
  * sums in double.  All others are compared with it.
  *
  * Shapes are written row-major, outermost first: x[n][k] is n rows of k contiguous elements.  f32
- * unless said otherwise.  "view" is a buffer (64-byte aligned) and a byte offset, a multiple of 4.
+ * unless said otherwise.  An "operand" is what rms_norm, attention and swiglu give and matmul and
+ * output take: n rows of k elements at strides of 4 k bytes, in the backend's own element type
+ * (cpu: f32), so that only these operations read one.  "view" is a buffer (64-byte aligned) and a
+ * byte offset, a multiple of 4.
  *
  * Owner: one thread (ENGINE) calls all of this; a backend's own worker threads are its own affair.
  */
@@ -50,6 +53,14 @@ struct kernels_options {
 struct kernels_kv_shape {
     int n_layers, n_kv_heads, head_dim;
     int n_blocks;
+};
+
+/* The largest step: what a backend takes its scratch for. */
+struct kernels_step_shape {
+    int n_rows;
+    int max_cols; /* the widest input of a product */
+    int n_heads, head_dim, n_vocab;
+    int context; /* positions of one sequence at most */
 };
 
 /* One rotation of rotary position embedding (arXiv 2104.09864). */
@@ -205,23 +216,22 @@ struct kernels {
      * can't be. */
     bool (*batch_begin)(struct kernels_device *, const struct kernels_batch *, struct err *e);
     void (*batch_end)(struct kernels_device *);
-    /* Bytes of scratch a step of n_rows rows may need inside the backend, taken by reserve_rows at
+    /* Bytes of scratch a step of this shape may need inside the backend, taken by reserve_rows at
      * start. */
-    size_t (*scratch_bytes)(const struct kernels_device *, int n_rows, int max_cols, int n_heads,
-                            int head_dim, int n_vocab);
-    bool (*reserve_rows)(struct kernels_device *, int n_rows, int max_cols, int n_heads,
-                         int head_dim, int n_vocab, struct err *e);
+    size_t (*scratch_bytes)(const struct kernels_device *, const struct kernels_step_shape *);
+    bool (*reserve_rows)(struct kernels_device *, const struct kernels_step_shape *, struct err *e);
 
     /* out[n_rows][d] = table[tokens[r]] for the batch's rows; a token outside the table is a bug.
      */
     void (*embed)(struct kernels_device *, const struct kernels_weight *table,
                   struct kernels_view out);
-    /* out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]; weight: f32 [d] in a buffer.
-     * out may be x. */
+    /* out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i], an operand; weight: f32 [d]
+     * in a buffer. out may be x. */
     void (*rms_norm)(struct kernels_device *, struct kernels_view x, struct kernels_view weight,
                      float eps, int n_rows, int d, struct kernels_view out);
-    /* y[r][m] = sum_k w[m][k] x[r][k]  (+ bias[m] where bias.buffer)  (+ y[r][m] where add) ; row
-     * stride of y is y_stride elements (>= w's n_rows) so that products may write side by side. */
+    /* x is an operand. y[r][m] = sum_k w[m][k] x[r][k]  (+ bias[m] where bias.buffer)  (+ y[r][m]
+     * where add) ; row stride of y is y_stride elements (>= w's n_rows) so that products may write
+     * side by side. */
     void (*matmul)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x,
                    int n_rows, struct kernels_view bias, bool add, struct kernels_view y,
                    int y_stride);
@@ -231,18 +241,19 @@ struct kernels {
     void (*rope_append)(struct kernels_device *, int layer, const struct kernels_rope *,
                         struct kernels_view q, struct kernels_view k, struct kernels_view v,
                         int stride, int n_heads);
-    /* out[n_rows][n_heads*head_dim] = softmax(q K^T * scale) V over positions 0…position of each
-     * row; query head h reads KV head h / (n_heads / n_kv_heads). */
+    /* out[n_rows][n_heads*head_dim], an operand, = softmax(q K^T * scale) V over positions
+     * 0…position of each row; query head h reads KV head h / (n_heads / n_kv_heads). */
     void (*attention)(struct kernels_device *, int layer, struct kernels_view q, int stride,
                       int n_heads, float scale, struct kernels_view out);
-    /* out[r][i] = silu(gate_up[r][i]) * gate_up[r][d + i]; gate_up[n_rows][2 d]. */
+    /* out, an operand: out[r][i] = silu(gate_up[r][i]) * gate_up[r][d + i]; gate_up[n_rows][2 d].
+     */
     void (*swiglu)(struct kernels_device *, struct kernels_view gate_up, int n_rows, int d,
                    struct kernels_view out);
     /* out[n_logits][d] = rows batch.logit_rows of x[n_rows][d]. */
     void (*gather_logit_rows)(struct kernels_device *, struct kernels_view x, int d,
                               struct kernels_view out);
-    /* logits[n][n_vocab] = x[n][d] w^T: matmul under its own name, since it is a third of a small
-     * model's step. */
+    /* logits[n][n_vocab] = x[n][d] w^T, x an operand: matmul under its own name, since it is a
+     * third of a small model's step. */
     void (*output)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x,
                    int n, struct kernels_view logits);
     /* Draws from logits[*][n_vocab]; results come by drawn(), in the order of the draws, after

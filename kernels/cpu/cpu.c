@@ -225,13 +225,13 @@ static void kv_copy_block(struct kernels_device *dev, int to, int from, int n_po
 
 /* ---- scratch ---- */
 
-static bool reserve_rows(struct kernels_device *dev, int n_rows, int max_cols, int n_heads,
-                         int head_dim, int n_vocab, struct err *e) {
-    if (n_rows < 1 || n_rows > LIMIT_ROWS || max_cols < 1 || n_heads < 1 || head_dim < 2 ||
-        n_vocab < 1)
-        return err_set(e, ERR_INPUT, "steps of %d rows can't be had; 1 to %d can", n_rows,
+static bool reserve_rows(struct kernels_device *dev, const struct kernels_step_shape *s,
+                         struct err *e) {
+    if (s->n_rows < 1 || s->n_rows > LIMIT_ROWS || s->max_cols < 1 || s->n_heads < 1 ||
+        s->head_dim < 2 || s->n_vocab < 1)
+        return err_set(e, ERR_INPUT, "steps of %d rows can't be had; 1 to %d can", s->n_rows,
                        LIMIT_ROWS);
-    device_reserve(dev, n_rows, max_cols, n_heads, head_dim, n_vocab);
+    device_reserve(dev, s);
     return true;
 }
 

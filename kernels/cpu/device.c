@@ -16,31 +16,28 @@ static void *aligned(size_t n, size_t size) {
 static size_t padded(int head_dim) { return ((size_t)head_dim + 15) / 16 * 16; }
 
 /* Bytes of one thread's scratch, part by part. */
-static size_t thread_bytes(int n_rows, int max_cols, int n_heads, int head_dim, int n_vocab) {
-    size_t queries = (size_t)VECTOR_UNIT_ROWS * (size_t)n_heads, d = padded(head_dim);
+static size_t thread_bytes(const struct kernels_step_shape *s) {
+    size_t queries = (size_t)VECTOR_UNIT_ROWS * (size_t)s->n_heads, d = padded(s->head_dim);
     return sizeof(struct matmul_scratch) +
-           (size_t)n_rows * MATMUL_PANELS * PACK_OUTPUTS * sizeof(float) +
+           (size_t)s->n_rows * MATMUL_PANELS * PACK_OUTPUTS * sizeof(float) +
            2 * KERNELS_BLOCK * d * sizeof(float) + queries * (d + 2) * sizeof(float) +
-           (size_t)max_cols * sizeof(float) + LIMIT_CONTEXT * sizeof(double) +
-           sample_bytes(n_vocab) + 8 * 128;
+           (size_t)s->max_cols * sizeof(float) + LIMIT_CONTEXT * sizeof(double) +
+           sample_bytes(s->n_vocab) + 8 * 128;
 }
 
-size_t device_scratch_bytes(const struct kernels_device *dev, int n_rows, int max_cols, int n_heads,
-                            int head_dim, int n_vocab) {
-    size_t rows = (size_t)n_rows, cols = (size_t)max_cols;
+size_t device_scratch_bytes(const struct kernels_device *dev, const struct kernels_step_shape *s) {
+    size_t rows = (size_t)s->n_rows, cols = (size_t)s->max_cols;
     size_t shared = rows * cols + rows * (cols / 32 + 1) * sizeof(struct matmul_record) +
-                    rows * sizeof(struct vector_unit) + rows * padded(head_dim) * sizeof(float) +
+                    rows * sizeof(struct vector_unit) + rows * padded(s->head_dim) * sizeof(float) +
                     LIMIT_CANDIDATES * (sizeof(struct kernels_drawn) + sizeof(int32_t)) +
                     (rows + 1) * sizeof(int32_t) + 8 * 128;
-    return shared + (size_t)threads_count(dev->threads) *
-                        thread_bytes(n_rows, max_cols, n_heads, head_dim, n_vocab);
+    return shared + (size_t)threads_count(dev->threads) * thread_bytes(s);
 }
 
-static void reserve_thread(struct device_scratch *s, int n_rows, int max_cols, int n_heads,
-                           int head_dim, int n_vocab) {
-    size_t queries = (size_t)VECTOR_UNIT_ROWS * (size_t)n_heads, d = padded(head_dim);
+static void reserve_thread(struct device_scratch *s, const struct kernels_step_shape *shape) {
+    size_t queries = (size_t)VECTOR_UNIT_ROWS * (size_t)shape->n_heads, d = padded(shape->head_dim);
     s->matmul = aligned(1, sizeof *s->matmul);
-    s->matmul->sums = aligned((size_t)n_rows * MATMUL_PANELS * PACK_OUTPUTS, sizeof(float));
+    s->matmul->sums = aligned((size_t)shape->n_rows * MATMUL_PANELS * PACK_OUTPUTS, sizeof(float));
     s->attention = (struct vector_attention_scratch){
         .keys = aligned(KERNELS_BLOCK * d, sizeof(float)),
         .values = aligned(KERNELS_BLOCK * d, sizeof(float)),
@@ -48,9 +45,9 @@ static void reserve_thread(struct device_scratch *s, int n_rows, int max_cols, i
         .max = aligned(queries, sizeof(float)),
         .total = aligned(queries, sizeof(float)),
     };
-    s->row = aligned((size_t)max_cols, sizeof(float));
+    s->row = aligned((size_t)shape->max_cols, sizeof(float));
     s->scores = aligned(LIMIT_CONTEXT, sizeof(double));
-    s->sample = sample_new(n_vocab);
+    s->sample = sample_new(shape->n_vocab);
 }
 
 void device_free_scratch(struct kernels_device *dev) {
@@ -97,19 +94,18 @@ void device_reserve_draws(struct kernels_device *dev, int n_draws, int n_rows) {
     }
 }
 
-void device_reserve(struct kernels_device *dev, int n_rows, int max_cols, int n_heads, int head_dim,
-                    int n_vocab) {
+void device_reserve(struct kernels_device *dev, const struct kernels_step_shape *s) {
     device_free_scratch(dev);
-    int n = threads_count(dev->threads);
+    int n = threads_count(dev->threads), n_rows = s->n_rows, max_cols = s->max_cols;
     dev->scratch = err_alloc((size_t)n, sizeof *dev->scratch);
     for (int i = 0; i < n; i++)
-        reserve_thread(&dev->scratch[i], n_rows, max_cols, n_heads, head_dim, n_vocab);
+        reserve_thread(&dev->scratch[i], s);
     dev->q = aligned((size_t)n_rows, (size_t)max_cols);
     dev->records = aligned((size_t)n_rows * ((size_t)max_cols / 32 + 1), sizeof *dev->records);
     dev->units = aligned((size_t)n_rows, sizeof *dev->units);
-    dev->turns = aligned((size_t)n_rows * padded(head_dim) / 2, sizeof *dev->turns);
+    dev->turns = aligned((size_t)n_rows * padded(s->head_dim) / 2, sizeof *dev->turns);
     dev->max_rows = n_rows;
     dev->max_cols = max_cols;
-    dev->max_head_dim = head_dim;
+    dev->max_head_dim = s->head_dim;
     device_reserve_draws(dev, LIMIT_CANDIDATES, n_rows);
 }

@@ -58,10 +58,8 @@ struct kernels_device {
 };
 
 /* Bytes that device_reserve() takes. */
-size_t device_scratch_bytes(const struct kernels_device *, int n_rows, int max_cols, int n_heads,
-                            int head_dim, int n_vocab);
-void device_reserve(struct kernels_device *, int n_rows, int max_cols, int n_heads, int head_dim,
-                    int n_vocab);
+size_t device_scratch_bytes(const struct kernels_device *, const struct kernels_step_shape *);
+void device_reserve(struct kernels_device *, const struct kernels_step_shape *);
 void device_free_scratch(struct kernels_device *);
 /* Room for the results of that many draws. */
 void device_reserve_draws(struct kernels_device *, int n_draws, int n_rows);

@@ -26,7 +26,8 @@ static struct fixture make(struct shape s, const char *isa, int n_threads, bool 
     struct fixture f = {.s = s, .dev = open_device(isa, n_threads)};
     struct err e = {0};
     f.stride = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim + 3;
-    ck_assert(k->reserve_rows(f.dev, 64, 64, s.n_heads, s.head_dim, 10, &e));
+    ck_assert(k->reserve_rows(
+        f.dev, &(struct kernels_step_shape){64, 64, s.n_heads, s.head_dim, 10, 512}, &e));
     struct kernels_kv_shape kv = {
         .n_layers = 2, .n_kv_heads = s.n_kv_heads, .head_dim = s.head_dim, .n_blocks = N_BLOCKS};
     ck_assert_msg(k->kv_open(f.dev, &kv, &e), "%s", e.message);

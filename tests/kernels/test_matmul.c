@@ -52,7 +52,8 @@ static void compute(const struct product *p, const char *isa, int n_threads, int
     struct err e = {0};
     int stride = p->n_outputs + 5;
     size_t bytes = (size_t)n * (size_t)stride * sizeof(float);
-    ck_assert(k->reserve_rows(dev, MAX_ROWS, MAX_COLS, 2, 64, 100, &e));
+    ck_assert(k->reserve_rows(
+        dev, &(struct kernels_step_shape){MAX_ROWS, MAX_COLS, 2, 64, 100, 512}, &e));
     struct kernels_weight *w = k->weight_new(dev, p->type, p->n_outputs, p->n_cols, p->weights, &e);
     ck_assert_msg(w != NULL, "%s", e.message);
     ck_assert(k->weight_bytes(w) <= k->weight_bytes_needed(dev, p->type, p->n_outputs, p->n_cols));
@@ -238,7 +239,7 @@ START_TEST(embedding_is_exact) {
         if (!can_run(k->isas[i])) continue;
         struct kernels_device *dev = open_device(k->isas[i], 2);
         struct err e = {0};
-        ck_assert(k->reserve_rows(dev, 4, 512, 1, 2, 37, &e));
+        ck_assert(k->reserve_rows(dev, &(struct kernels_step_shape){4, 512, 1, 2, 37, 512}, &e));
         ck_assert(k->kv_open(dev, &shape, &e));
         struct kernels_weight *w = k->weight_new(dev, type, 37, 512, p.weights, &e);
         struct kernels_view out = new_view(dev, NULL, 4 * 512 * sizeof(float));

@@ -120,8 +120,8 @@ START_TEST(gathers_and_counts) {
     float x[4 * 32], w[8 * 32], out[2 * 32], logits[2 * 8];
     fill(4, 1, x, 4 * 32);
     fill(5, 1, w, 8 * 32);
-    ck_assert(k->reserve_rows(dev, 4, 32, 1, 2, 8, &e));
-    ck_assert(k->scratch_bytes(dev, 4, 32, 1, 2, 8) > 0);
+    ck_assert(k->reserve_rows(dev, &(struct kernels_step_shape){4, 32, 1, 2, 8, 512}, &e));
+    ck_assert(k->scratch_bytes(dev, &(struct kernels_step_shape){4, 32, 1, 2, 8, 512}) > 0);
     ck_assert(k->kv_open(dev, &shape, &e));
     ck_assert(k->batch_begin(dev, &b, &e));
     struct kernels_view vx = new_view(dev, x, sizeof x), vo = new_view(dev, NULL, sizeof out);

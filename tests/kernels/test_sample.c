@@ -16,7 +16,7 @@ static struct fixture make(const char *isa, const float *logits, int n_rows, int
     const struct kernels *k = kernels_backend("cpu");
     struct fixture f = {.dev = open_device(isa, 2), .n_vocab = n_vocab};
     struct err e = {0};
-    ck_assert(k->reserve_rows(f.dev, 8, 64, 1, 2, n_vocab, &e));
+    ck_assert(k->reserve_rows(f.dev, &(struct kernels_step_shape){8, 64, 1, 2, n_vocab, 512}, &e));
     f.logits = new_view(f.dev, logits, (size_t)n_rows * (size_t)n_vocab * sizeof(float));
     return f;
 }
