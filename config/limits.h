@@ -14,6 +14,7 @@ enum {
     LIMIT_STOPS = 16,         /* stop strings of one request */
     LIMIT_STOP_BYTES = 256,   /* of one stop string */
     LIMIT_TOP_LOGPROBS = 20,
+    LIMIT_PASS_AT = 32, /* values of k in one request's pass_at_k */
     LIMIT_MESSAGES = 4096,
     LIMIT_CONNECTIONS = 4096, /* open at once */
     LIMIT_RACES = 1024,       /* accepted at once; more get 429 */

@@ -75,6 +75,27 @@ static char *token_text(const struct tokenizer *t, int32_t token) {
     return err_strndup(bytes, len);
 }
 
+/* The three marks of infilling in the spellings of Qwen, StarCoder and DeepSeek, which all put the
+ * text before the gap first, the text after it next, and the gap's own text last. */
+static void find_infill(struct engine_model *info, const struct tokenizer *t) {
+    static const char *const names[][3] = {
+        {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+        {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+        {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},
+    };
+    info->fim_prefix = info->fim_suffix = info->fim_middle = -1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int32_t id[3];
+        for (size_t k = 0; k < 3; k++)
+            id[k] = tokenizer_find(t, names[i][k], strlen(names[i][k]));
+        if (id[0] < 0 || id[1] < 0 || id[2] < 0) continue;
+        info->fim_prefix = id[0];
+        info->fim_suffix = id[1];
+        info->fim_middle = id[2];
+        return;
+    }
+}
+
 static bool fill_info(struct engine *g, const struct engine_options *o, struct err *e) {
     const struct model *m = g->model;
     const char *slash = strrchr(m->path, '/');
@@ -105,6 +126,7 @@ static bool fill_info(struct engine *g, const struct engine_options *o, struct e
         .eos = tokenizer_eos(g->tokenizer),
         .adds_bos = tokenizer_adds_bos(g->tokenizer),
     };
+    find_infill(&g->info, g->tokenizer);
     return true;
 }
 
@@ -321,7 +343,9 @@ static bool check_tokens(const struct engine *g, const struct engine_job *s, str
 
 static bool check_job(const struct engine *g, const struct engine_job *s, struct err *e) {
     BUG_ON(s->n_candidates < 1 || s->n_candidates > LIMIT_CANDIDATES || s->max_tokens < 1);
+    BUG_ON(s->first_index < 0 || s->first_index > LIMIT_CANDIDATES);
     BUG_ON(s->n_top_logprobs < 0 || s->n_top_logprobs > KERNELS_TOP);
+    BUG_ON(s->n_prompt_top < 0 || s->n_prompt_top > KERNELS_TOP);
     if (s->n_prompt < 1) return err_param(e, "prompt", "the prompt has no tokens");
     return check_length(g, s, e) && check_tokens(g, s, e);
 }

@@ -65,7 +65,8 @@ struct engine_model {
     int64_t parameters;
     int context; /* positions of one sequence at most, prompt and output together */
     int n_vocab;
-    int32_t bos, eos; /* -1: none */
+    int32_t bos, eos;                           /* -1: none */
+    int32_t fim_prefix, fim_suffix, fim_middle; /* of infilling; all of them or all -1 */
     bool adds_bos;
 };
 const struct engine_model *engine_model(const struct engine *);
@@ -110,6 +111,8 @@ struct engine_job {
     const int32_t *prompt;
     int n_prompt;     /* >= 1 */
     int n_candidates; /* 1 … LIMIT_CANDIDATES */
+    int first_index;  /* candidate 0 draws as candidate first_index of a larger job does: events
+                         still count from 0 */
     int width;        /* candidates in flight at most; 0: as the engine sees fit */
     uint64_t seed;
     struct engine_sampling sampling;

@@ -96,9 +96,9 @@ void sampler_prepare(struct sampler *s, const struct batch *batch, const struct 
         struct kernels_draw d = branch_draw(s, b, batch->draws[i].logit_row, n_ends);
         for (int k = 0; k < b->n_members; k++) {
             s->draw[n] = d;
-            s->draw[n].candidate = (uint32_t)b->members[k];
-            if (b->members[k] == 0 && b->job->spec.sampling.greedy_first)
-                s->draw[n].temperature = 0;
+            int index = b->job->spec.first_index + b->members[k];
+            s->draw[n].candidate = (uint32_t)index;
+            if (index == 0 && b->job->spec.sampling.greedy_first) s->draw[n].temperature = 0;
             n++;
         }
     }

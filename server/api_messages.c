@@ -127,6 +127,52 @@ static bool read_message(struct reader *r, const struct api_request_context *c, 
 
 /* ---- all ---- */
 
+/* continue_final_message: the answer goes on where the last message ends. */
+static void read_continuation(struct reader *r, json_t *messages, bool generate,
+                              struct api_request *q) {
+    if (!reader_bool(r, "continue_final_message", false)) return;
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    json_t *content = json_object_get(last, "content");
+    if (generate)
+        reader_fail(r, "continue_final_message", "needs \"add_generation_prompt\": false");
+    else if (!json_string_length(content))
+        reader_fail(r, "continue_final_message", "needs a last message with some content");
+    q->continued_len = json_string_length(content);
+    q->continued = arena_strndup(r->arena, json_string_value(content), q->continued_len);
+}
+
+/* Moves the last message's text to the instructions. */
+static void take_last(json_t *messages, struct buf *instructions) {
+    size_t last = json_array_size(messages) - 1;
+    json_t *content = json_object_get(json_array_get(messages, last), "content");
+    if (instructions->len) buf_puts(instructions, "\n\n");
+    buf_append(instructions, json_string_value(content), json_string_length(content));
+    json_array_remove(messages, last);
+}
+
+/* Newer clients put instructions in `developer` messages anywhere; many templates take one system
+ * message, as the first.  So all of them are joined there. */
+static json_t *lead_with(json_t *messages, const struct buf *instructions) {
+    if (!instructions->len) return messages;
+    json_t *first = json_array_get(messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    struct buf text;
+    buf_init(&text, LIMIT_BODY_BYTES_MAX * 4u);
+    if (role && !strcmp(role, "system")) {
+        json_t *content = json_object_get(first, "content");
+        buf_append(&text, json_string_value(content), json_string_length(content));
+        buf_puts(&text, "\n\n");
+        json_array_remove(messages, 0);
+    }
+    buf_append(&text, buf_text(instructions), instructions->len);
+    json_t *system = json_object();
+    json_object_set_new(system, "role", json_string("system"));
+    json_object_set_new(system, "content", json_stringn_nocheck(buf_text(&text), text.len));
+    json_array_insert_new(messages, 0, system);
+    buf_clear(&text);
+    return messages;
+}
+
 static void set_variables(struct reader *r, const struct api_request_context *c, json_t *messages,
                           struct api_request *q) {
     json_t *variables = json_object();
@@ -142,6 +188,7 @@ static void set_variables(struct reader *r, const struct api_request_context *c,
     json_object_set(variables, "messages", messages);
     bool generate = reader_bool(r, "add_generation_prompt", true);
     json_object_set_new(variables, "add_generation_prompt", json_boolean(generate));
+    read_continuation(r, messages, generate, q);
     json_object_set_new(variables, "bos_token", json_string(c->model->bos_text));
     json_object_set_new(variables, "eos_token", json_string(c->model->eos_text));
     json_t *tools = reader_get(r, "tools");
@@ -175,20 +222,23 @@ bool api_messages_read(struct reader *r, const struct api_request_context *c, st
     if (n > LIMIT_MESSAGES)
         return reader_fail(r, "messages", "has %zu entries; the limit is %d", n, LIMIT_MESSAGES);
 
-    struct buf text;
+    struct buf text, instructions;
     buf_init(&text, LIMIT_BODY_BYTES_MAX);
+    buf_init(&instructions, LIMIT_BODY_BYTES_MAX * 3u); /* guarding adds some */
     json_t *messages = json_array();
     for (size_t i = 0; i < n && !r->failed; i++) {
         json_t *message = json_array_get(list, i);
         if (!read_message(r, c, i, message, &text, messages)) break;
         const char *role = json_string_value(json_object_get(message, "role"));
+        if (role && !strcmp(role, "developer")) take_last(messages, &instructions);
         if (role && !strcmp(role, "user")) {
             *user = arena_strndup(r->arena, buf_text(&text), text.len);
             *user_len = text.len;
         }
     }
-    if (!r->failed) set_variables(r, c, messages, q);
+    if (!r->failed) set_variables(r, c, lead_with(messages, &instructions), q);
     json_decref(messages);
+    buf_clear(&instructions);
     buf_clear(&text);
     return !r->failed;
 }

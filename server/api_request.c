@@ -218,10 +218,40 @@ static void read_logprobs(struct reader *r, struct api_request *q) {
     q->tokens_as_ids = reader_bool(r, "return_tokens_as_token_ids", false);
     q->return_token_ids = reader_bool(r, "return_token_ids", false);
     q->echo = q->kind == API_REQUEST_COMPLETIONS && reader_bool(r, "echo", false);
-    if (q->echo && q->job.logprobs)
-        reader_fail(r, "echo",
-                    "together with logprobs isn't supported: log-probabilities of the "
-                    "prompt aren't kept");
+    if (q->echo && q->job.logprobs) {
+        q->job.prompt_logprobs = true;
+        q->job.n_prompt_top = q->job.n_top_logprobs;
+    }
+}
+
+/* vLLM's field: alternatives at each token of the prompt.  `false` is how some clients say none. */
+static void read_prompt_logprobs(struct reader *r, struct api_request *q) {
+    json_t *v = reader_get(r, "prompt_logprobs");
+    q->n_prompt_logprobs = -1;
+    if (!v || json_is_false(v)) return;
+    int n = (int)reader_int(r, "prompt_logprobs", 0, LIMIT_TOP_LOGPROBS, 0);
+    if (q->stream) {
+        reader_fail(r, "prompt_logprobs", "can't be streamed; leave out \"stream\"");
+        return;
+    }
+    q->n_prompt_logprobs = n;
+    q->job.prompt_logprobs = true;
+    if (n > q->job.n_prompt_top) q->job.n_prompt_top = n;
+}
+
+/* Text after the gap that the answer fills, for models that were trained for it. */
+static void read_suffix(struct reader *r, const struct api_request_context *c,
+                        struct api_request *q) {
+    q->suffix = reader_string(r, "suffix", LIMIT_BODY_BYTES_MAX, &q->suffix_len);
+    if (!q->suffix_len) q->suffix = NULL;
+    if (!q->suffix) return;
+    if (q->kind != API_REQUEST_COMPLETIONS)
+        reader_fail(r, "suffix", "is a field of /v1/completions");
+    else if (c->model->fim_middle < 0)
+        reader_fail(r, "suffix", "model %.100s has no tokens for filling gaps; leave it out",
+                    c->model->name);
+    else if (q->echo)
+        reader_fail(r, "suffix", "can't be combined with echo");
 }
 
 static void read_streaming(struct reader *r, struct api_request *q) {
@@ -248,10 +278,9 @@ static void read_streaming(struct reader *r, struct api_request *q) {
  * anything. */
 static void refuse_unsupported(struct reader *r) {
     static const char *const names[] = {
-        "suffix",          "audio",           "web_search_options", "functions",
-        "function_call",   "guided_json",     "guided_regex",       "guided_choice",
-        "guided_grammar",  "prompt_logprobs", "structured_outputs", "continue_final_message",
-        "use_beam_search",
+        "audio",           "web_search_options", "functions",       "function_call",
+        "guided_json",     "guided_regex",       "guided_choice",   "guided_grammar",
+        "guided_decoding", "structured_outputs", "use_beam_search",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         json_t *v = reader_get(r, names[i]);
@@ -315,6 +344,8 @@ static bool read_fields(struct reader *r, const struct api_request_context *c,
     read_ends(r, c, q);
     read_logprobs(r, q);
     read_streaming(r, q);
+    read_prompt_logprobs(r, q);
+    read_suffix(r, c, q);
     read_counts(r, c, q, &asked);
     refuse_unsupported(r);
     q->deadline_s = c->config->server.default_deadline_s;

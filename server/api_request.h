@@ -51,10 +51,15 @@ struct api_request {
     const struct api_request_prompt *prompts;
     int n_prompts;
     bool echo;
+    const char *suffix; /* the answer fills the gap before it; NULL: none */
+    size_t suffix_len;
 
     /* chat: what the template is rendered with, as JSON; text of clients guarded */
     const char *variables;
     size_t variables_len;
+    const char *continued; /* the answer goes on where this text of the last message ends, guarded
+                              as in `variables`; NULL: it begins anew */
+    size_t continued_len;
 
     bool add_bos; /* the beginning-of-sequence token goes before text where the model wants it */
 
@@ -65,11 +70,16 @@ struct api_request {
 
     bool stream, include_usage, usage_each;
     bool return_token_ids;
-    bool tokens_as_ids; /* logprobs name tokens "token_id:N" */
+    bool tokens_as_ids;    /* logprobs name tokens "token_id:N" */
+    int n_prompt_logprobs; /* prompt_logprobs: alternatives at each of the prompt's tokens; -1: not
+                              asked for */
 
     bool has_tests;
     struct verifier_spec tests;
     enum race_return returns;
+    int n_passes;       /* of "return": k */
+    const int *pass_at; /* ks of pass_at_k */
+    int n_pass_at;
     enum race_on_fail on_fail;
     enum race_detail detail;
     double deadline_s;

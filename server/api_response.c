@@ -38,7 +38,7 @@ const char *api_response_finish_reason(enum engine_reason reason) {
 
 void api_response_write_head(struct writer *w, const struct api_response_head *h, bool chunk) {
     const char *object = "text_completion";
-    if (h->request->kind == API_REQUEST_CHAT)
+    if (h->request->kind != API_REQUEST_COMPLETIONS)
         object = chunk ? "chat.completion.chunk" : "chat.completion";
     writer_key(w, "id");
     writer_text(w, h->id);
@@ -154,63 +154,149 @@ static void write_legacy_top(struct writer *w, const struct api_response_head *h
     writer_object_end(w);
 }
 
+/* Nothing comes before a prompt's first token: it has no probability. */
+static void write_legacy_logprob(struct writer *w, const struct engine_logprob *p) {
+    if (isnan(p->logprob))
+        writer_null(w);
+    else
+        writer_number(w, bounded(p->logprob));
+}
+
+static void write_offsets(struct writer *w, const struct api_response_head *h,
+                          const struct api_response_tokens *runs, int n_runs) {
+    int64_t offset = runs->offset;
+    for (int r = 0; r < n_runs; r++)
+        for (int i = 0; i < runs[r].n; i++) {
+            size_t len;
+            const char *text = h->token_text(h->self, runs[r].tokens[i], &len);
+            writer_int(w, offset);
+            if (i >= runs[r].n_lead) offset += api_response_characters(text, len);
+        }
+}
+
 static void write_legacy_logprobs(struct writer *w, const struct api_response_head *h,
-                                  const struct api_response_tokens *t) {
+                                  const struct api_response_tokens *runs, int n_runs) {
     char space[256];
     size_t len;
     writer_object(w);
     writer_key(w, "tokens");
     writer_array(w);
-    for (int i = 0; i < t->n; i++) {
-        const char *name = token_name(h, t->tokens[i], true, space, sizeof space, &len);
-        writer_string(w, name, len);
-    }
+    for (int r = 0; r < n_runs; r++)
+        for (int i = 0; i < runs[r].n; i++) {
+            const char *name = token_name(h, runs[r].tokens[i], true, space, sizeof space, &len);
+            writer_string(w, name, len);
+        }
     writer_array_end(w);
     writer_key(w, "token_logprobs");
     writer_array(w);
-    for (int i = 0; i < t->n; i++)
-        writer_number(w, bounded(t->logprobs[i].logprob));
+    for (int r = 0; r < n_runs; r++)
+        for (int i = 0; i < runs[r].n; i++)
+            write_legacy_logprob(w, &runs[r].logprobs[i]);
     writer_array_end(w);
     writer_key(w, "top_logprobs");
     if (h->request->job.n_top_logprobs) {
         writer_array(w);
-        for (int i = 0; i < t->n; i++)
-            write_legacy_top(w, h, &t->logprobs[i]);
+        for (int r = 0; r < n_runs; r++)
+            for (int i = 0; i < runs[r].n; i++) {
+                if (isnan(runs[r].logprobs[i].logprob))
+                    writer_null(w);
+                else
+                    write_legacy_top(w, h, &runs[r].logprobs[i]);
+            }
         writer_array_end(w);
     } else {
         writer_null(w);
     }
     writer_key(w, "text_offset");
     writer_array(w);
-    int64_t offset = t->offset;
-    for (int i = 0; i < t->n; i++) {
-        writer_int(w, offset);
-        const char *text = h->token_text(h->self, t->tokens[i], &len);
-        offset += api_response_characters(text, len);
-    }
+    write_offsets(w, h, runs, n_runs);
     writer_array_end(w);
     writer_object_end(w);
 }
 
 void api_response_write_logprobs(struct writer *w, const struct api_response_head *h,
-                                 const struct api_response_tokens *t) {
-    if (!h->request->job.logprobs || !t->logprobs)
+                                 const struct api_response_tokens *runs, int n_runs) {
+    if (!h->request->job.logprobs || !runs->logprobs)
         writer_null(w);
-    else if (h->request->kind == API_REQUEST_CHAT)
-        write_chat_logprobs(w, h, t);
+    else if (h->request->kind == API_REQUEST_COMPLETIONS)
+        write_legacy_logprobs(w, h, runs, n_runs);
     else
-        write_legacy_logprobs(w, h, t);
+        write_chat_logprobs(w, h, runs);
+}
+
+static void write_ranked(struct writer *w, const struct api_response_head *h, int32_t token,
+                         float logprob, int rank) {
+    char key[24];
+    size_t len;
+    snprintf(key, sizeof key, "%d", token);
+    writer_key(w, key);
+    writer_object(w);
+    writer_key(w, "logprob");
+    writer_number(w, bounded(logprob));
+    writer_key(w, "rank");
+    if (rank)
+        writer_int(w, rank);
+    else
+        writer_null(w);
+    const char *text = h->token_text(h->self, token, &len);
+    writer_key(w, "decoded_token");
+    writer_string(w, text, len);
+    writer_object_end(w);
+}
+
+void api_response_write_prompt_logprobs(struct writer *w, const struct api_response_head *h,
+                                        const struct api_response_prompt *prompt) {
+    writer_array(w);
+    for (int i = 0; i < prompt->n_tokens; i++) {
+        const struct engine_logprob *p = &prompt->logprobs[i];
+        if (isnan(p->logprob)) {
+            writer_null(w);
+            continue;
+        }
+        int n = h->request->n_prompt_logprobs < p->n_top ? h->request->n_prompt_logprobs : p->n_top;
+        bool shown = false;
+        writer_object(w);
+        for (int k = 0; k < n; k++) {
+            write_ranked(w, h, p->top_token[k], p->top_logprob[k], k + 1);
+            shown = shown || p->top_token[k] == p->token;
+        }
+        if (!shown) write_ranked(w, h, p->token, p->logprob, 0);
+        writer_object_end(w);
+    }
+    writer_array_end(w);
 }
 
 /* ---- choices ---- */
 
+/* A candidate's number among all of its seed. */
+static int number_of(const struct api_response_head *h, const struct race_candidate *c) {
+    return h->request->job.first_index + c->index;
+}
+
+void api_response_write_origin(struct writer *w, const struct api_response_head *h,
+                               const struct race_candidate *c) {
+    writer_key(w, "stop_reason");
+    writer_text(w, c->stop);
+    writer_key(w, "candidate");
+    writer_int(w, number_of(h, c));
+    if (!h->request->has_tests) return;
+    writer_key(w, "verdict");
+    writer_text(w, c->decided ? verdict_name(c->verdict) : NULL);
+    writer_key(w, "tests_passed");
+    writer_int(w, c->tests_passed);
+    writer_key(w, "tests_total");
+    writer_int(w, c->tests_total);
+}
+
 void api_response_write_choice(struct writer *w, const struct api_response_head *h, int index,
-                               const struct race_candidate *c, const char *echo, size_t echo_len) {
+                               const struct race_candidate *c,
+                               const struct api_response_prompt *prompt) {
     const struct api_request *q = h->request;
+    bool completion = q->kind == API_REQUEST_COMPLETIONS;
     writer_object(w);
     writer_key(w, "index");
     writer_int(w, index);
-    if (q->kind == API_REQUEST_CHAT) {
+    if (!completion) {
         writer_key(w, "message");
         writer_object(w);
         writer_key(w, "role");
@@ -222,21 +308,25 @@ void api_response_write_choice(struct writer *w, const struct api_response_head 
         writer_object_end(w);
     } else {
         struct buf text;
-        buf_init(&text, echo_len + c->text_len);
-        buf_append(&text, echo, echo_len);
+        buf_init(&text, prompt->echo_len + c->text_len);
+        buf_append(&text, prompt->echo, prompt->echo_len);
         buf_append(&text, c->text, c->text_len);
         writer_key(w, "text");
         writer_string(w, buf_text(&text), text.len);
         buf_clear(&text);
     }
-    struct api_response_tokens tokens = {
-        .tokens = c->tokens,
-        .logprobs = c->logprobs,
-        .n = c->n_tokens,
-        .offset = api_response_characters(echo, echo_len),
+    bool echoed = prompt->echo && prompt->logprobs;
+    struct api_response_tokens runs[] = {
+        {prompt->tokens, prompt->logprobs, prompt->n_tokens, prompt->n_lead, 0},
+        {c->tokens, c->logprobs, c->n_tokens, 0,
+         api_response_characters(prompt->echo, prompt->echo_len)},
     };
     writer_key(w, "logprobs");
-    api_response_write_logprobs(w, h, &tokens);
+    api_response_write_logprobs(w, h, echoed ? runs : runs + 1, echoed ? 2 : 1);
+    if (completion && q->n_prompt_logprobs >= 0 && prompt->logprobs) {
+        writer_key(w, "prompt_logprobs");
+        api_response_write_prompt_logprobs(w, h, prompt);
+    }
     writer_key(w, "finish_reason");
     writer_text(w, api_response_finish_reason(c->reason));
     if (q->return_token_ids) {
@@ -246,6 +336,7 @@ void api_response_write_choice(struct writer *w, const struct api_response_head 
             writer_int(w, c->tokens[i]);
         writer_array_end(w);
     }
+    api_response_write_origin(w, h, c);
     writer_object_end(w);
 }
 
@@ -271,7 +362,7 @@ static void write_candidate(struct writer *w, const struct api_response_head *h,
                             const struct race_candidate *c) {
     writer_object(w);
     writer_key(w, "candidate");
-    writer_int(w, c->index);
+    writer_int(w, number_of(h, c));
     writer_key(w, "ended");
     writer_text(w, reason_name(c->reason));
     writer_key(w, "tokens");
@@ -346,6 +437,32 @@ static void write_times(struct writer *w, const struct race_counts *c) {
     writer_object_end(w);
 }
 
+double api_response_pass_at(int n, int passed, int k) {
+    if (k > n) return (double)NAN;
+    if (n - passed < k) return 1;
+    double none = 1;
+    for (int i = n - passed + 1; i <= n; i++)
+        none *= 1 - (double)k / i;
+    return 1 - none;
+}
+
+static void write_pass_at(struct writer *w, const struct api_request *q,
+                          const struct race_counts *c) {
+    writer_key(w, "pass_at_k");
+    writer_object(w);
+    for (int i = 0; i < q->n_pass_at; i++) {
+        char key[16];
+        bool given = false; /* the same k twice would be a key twice */
+        for (int j = 0; j < i; j++)
+            given = given || q->pass_at[j] == q->pass_at[i];
+        if (given) continue;
+        snprintf(key, sizeof key, "%d", q->pass_at[i]);
+        writer_key(w, key);
+        writer_number(w, api_response_pass_at(c->verified, c->passed, q->pass_at[i]));
+    }
+    writer_object_end(w);
+}
+
 void api_response_write_firstpass(struct writer *w, const struct api_response_head *h,
                                   const struct race_result *r) {
     writer_object(w);
@@ -361,7 +478,7 @@ void api_response_write_firstpass(struct writer *w, const struct api_response_he
             const struct race_candidate *c = r->choices[0];
             writer_object(w);
             writer_key(w, "candidate");
-            writer_int(w, c->index);
+            writer_int(w, number_of(h, c));
             writer_key(w, "seed");
             writer_uint(w, r->seed);
             write_verdict(w, c);
@@ -379,6 +496,7 @@ void api_response_write_firstpass(struct writer *w, const struct api_response_he
         writer_text(w, r->n_choices ? r->choices[0]->trust : NULL);
         writer_object_end(w);
     }
+    if (h->request->n_pass_at) write_pass_at(w, h->request, &r->counts);
     writer_key(w, "counts");
     api_response_write_counts(w, &r->counts);
     writer_key(w, "tokens");

@@ -33,26 +33,48 @@ struct api_response_tokens {
     const int32_t *tokens;
     const struct engine_logprob *logprobs; /* NULL: none were kept */
     int n;
+    int n_lead; /* of these, the first ones that the text doesn't show (a token that begins it) */
     int64_t offset; /* characters of the choice before the first token */
+};
+/* The prompt as a part of an answer; all borrowed, all NULL where the answer doesn't show it. */
+struct api_response_prompt {
+    const char *echo; /* goes before a completion's text */
+    size_t echo_len;
+    const int32_t *tokens;
+    int n_tokens;
+    int n_lead;                            /* as above */
+    const struct engine_logprob *logprobs; /* [n_tokens]; NULL: not asked for */
 };
 
 /* "id", "object", "created", "model", "system_fingerprint" of an answer or a chunk. */
 void api_response_write_head(struct writer *, const struct api_response_head *, bool chunk);
 /* The value of "usage". */
 void api_response_write_usage(struct writer *, const struct api_response_totals *);
-/* The value of "logprobs": null where none were asked for. */
+/* The value of "logprobs" for runs of tokens that follow each other: null where none were asked
+ * for. */
 void api_response_write_logprobs(struct writer *, const struct api_response_head *,
-                                 const struct api_response_tokens *);
+                                 const struct api_response_tokens *runs, int n_runs);
 const char *api_response_finish_reason(enum engine_reason);
 
-/* One member of "choices" of a whole answer.  `echo` goes before a completion's text. */
+/* The value of "prompt_logprobs": null for a token that nothing comes before. */
+void api_response_write_prompt_logprobs(struct writer *, const struct api_response_head *,
+                                        const struct api_response_prompt *);
+/* One member of "choices" of a whole answer. */
 void api_response_write_choice(struct writer *, const struct api_response_head *, int index,
-                               const struct race_candidate *, const char *echo, size_t echo_len);
+                               const struct race_candidate *, const struct api_response_prompt *);
+/* Members of a choice beside OpenAI's: "candidate", its number among those of the seed; with tests
+ * its verdict. */
+void api_response_write_origin(struct writer *, const struct api_response_head *,
+                               const struct race_candidate *);
 /* The value of "counts" inside "firstpass", also sent as progress. */
 void api_response_write_counts(struct writer *, const struct race_counts *);
 /* The value of "firstpass". */
 void api_response_write_firstpass(struct writer *, const struct api_response_head *,
                                   const struct race_result *);
+/* The unbiased estimate of pass@k from n judged candidates of which `passed` passed: the chance
+ * that k of them, drawn without putting back, hold a pass (Chen et al., arXiv 2107.03374).  NAN
+ * where k > n. */
+double api_response_pass_at(int n, int passed, int k);
 /* Characters in UTF-8 text. */
 int64_t api_response_characters(const char *s, size_t len);
 

@@ -101,9 +101,9 @@ const char *api_tests_find_code(const char *text, size_t len, const char *name, 
 
 static bool refuse_unknown(struct reader *f) {
     static const char *const known[] = {
-        "tests",    "format",     "entry_point", "max_candidates", "width",   "return",
-        "on_fail",  "timeout_s",  "memory_mb",   "deadline_s",     "extract", "greedy_first",
-        "progress", "candidates", "score",       "prompt",
+        "tests",    "format",     "entry_point", "max_candidates", "width",       "return",
+        "on_fail",  "timeout_s",  "memory_mb",   "deadline_s",     "extract",     "greedy_first",
+        "progress", "candidates", "score",       "prompt",         "first_index", "pass_at_k",
     };
     const char *key;
     json_t *value;
@@ -203,13 +203,67 @@ static void read_candidates(struct reader *f, const struct api_request_context *
             count, n);
     q->job.n_candidates = count;
     q->n_choices = 1;
+    if (q->n_passes > count)
+        reader_fail(f, "return", "asks for %d passes of only %d candidates", q->n_passes, count);
+}
+
+/* One of the words, or how many passes are wanted. */
+static void read_return(struct reader *f, struct api_request *q) {
+    static const char *const returns[] = {"first", "lowest_index", "best", "all", NULL};
+    json_t *v = reader_get(f, "return");
+    q->returns = RACE_FIRST;
+    q->n_passes = 1;
+    if (json_is_integer(v))
+        q->n_passes = (int)reader_int(f, "return", 1, LIMIT_CANDIDATES, 1);
+    else
+        q->returns = (enum race_return)reader_choice(f, "return", returns, RACE_FIRST);
+}
+
+/* The unbiased estimate needs every candidate's verdict: a race that stops at its first pass has
+ * seen too few of those that fail. */
+static void read_pass_at(struct reader *f, struct api_request *q) {
+    json_t *v = reader_get(f, "pass_at_k");
+    if (!v) return;
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    if (!n || n > LIMIT_PASS_AT) {
+        reader_fail(f, "pass_at_k", "must be a number or a list of 1 to %d numbers", LIMIT_PASS_AT);
+        return;
+    }
+    int *ks = arena_alloc(f->arena, n, sizeof *ks);
+    for (size_t i = 0; i < n; i++) {
+        json_t *k = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_integer(k) || json_integer_value(k) < 1 ||
+            json_integer_value(k) > q->job.n_candidates) {
+            reader_fail(f, "pass_at_k",
+                        "each k must be a whole number from 1 to max_candidates (%d)",
+                        q->job.n_candidates);
+            return;
+        }
+        ks[i] = (int)json_integer_value(k);
+    }
+    if (q->returns != RACE_ALL && q->returns != RACE_BEST) {
+        reader_fail(f, "pass_at_k",
+                    "needs \"return\": \"all\" or \"best\": the estimate is unbiased "
+                    "only where every candidate is judged");
+        return;
+    }
+    q->pass_at = ks;
+    q->n_pass_at = (int)n;
+}
+
+/* Where the request's candidates begin among those of its seed: one of a larger race is had again
+ * alone by its index. */
+static void read_first_index(struct reader *f, struct api_request *q) {
+    q->job.first_index = (int)reader_int(f, "first_index", 0, LIMIT_CANDIDATES - 1, 0);
+    if (q->job.first_index > LIMIT_CANDIDATES - q->job.n_candidates)
+        reader_fail(f, "first_index", "plus the number of candidates must not be above %d",
+                    LIMIT_CANDIDATES);
 }
 
 static void read_answer(struct reader *f, struct api_request *q) {
-    static const char *const returns[] = {"first", "lowest_index", "best", "all", NULL};
     static const char *const on_fail[] = {"best", "error", NULL};
     static const char *const details[] = {"none", "verdicts", "full", NULL};
-    q->returns = (enum race_return)reader_choice(f, "return", returns, RACE_FIRST);
+    read_return(f, q);
     q->on_fail = (enum race_on_fail)reader_choice(f, "on_fail", on_fail, RACE_FAIL_BEST);
     q->detail = (enum race_detail)reader_choice(f, "candidates", details, RACE_CANDIDATES_NONE);
     q->progress = reader_bool(f, "progress", false);
@@ -229,8 +283,8 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
         reader_fail(f, "tests", "are for one prompt; the request has %d", q->n_prompts);
         return;
     }
-    if (q->echo) {
-        reader_fail(f, "tests", "can't be combined with echo");
+    if (q->echo || q->suffix) {
+        reader_fail(f, "tests", "can't be combined with %s", q->echo ? "echo" : "suffix");
         return;
     }
     q->has_tests = true;
@@ -241,6 +295,7 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
     t->memory_mb =
         (int)reader_int(f, "memory_mb", 16, LIMIT_VERIFY_MEMORY_MB, c->config->verifier.memory_mb);
     read_candidates(f, c, n, q);
+    read_pass_at(f, q);
     read_width(f, q);
     q->job.sampling.greedy_first = reader_bool(f, "greedy_first", true);
     t->score = reader_bool(f, "score", q->on_fail == RACE_FAIL_BEST || q->returns == RACE_BEST);
@@ -252,9 +307,10 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
 
 /* They would do nothing, and who sends them expects otherwise. */
 static void refuse_without_tests(struct reader *f) {
-    static const char *const names[] = {"format",  "entry_point", "max_candidates", "return",
-                                        "on_fail", "timeout_s",   "memory_mb",      "extract",
-                                        "score",   "prompt",      "candidates",     "progress"};
+    static const char *const names[] = {"format",   "entry_point", "max_candidates", "return",
+                                        "on_fail",  "timeout_s",   "memory_mb",      "extract",
+                                        "score",    "prompt",      "candidates",     "progress",
+                                        "pass_at_k"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (reader_get(f, names[i]))
             reader_fail(f, names[i], "needs firstpass.tests, which are missing");
@@ -276,6 +332,7 @@ bool api_tests_read(struct reader *top, const struct api_request_context *c, con
             read_width(&f, q);
             q->job.sampling.greedy_first = reader_bool(&f, "greedy_first", false);
         }
+        read_first_index(&f, q);
     }
     if (q->has_tests && !f.failed && !reader_get(top, "max_tokens") &&
         !reader_get(top, "max_completion_tokens"))

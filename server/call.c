@@ -27,9 +27,12 @@ struct part {
     size_t n_tokens;
     char *echo; /* owned; the prompt as text, where the answer repeats it */
     size_t echo_len;
-    struct race *race;    /* borrowed; NULL before and after */
-    struct buf choices;   /* JSON values */
-    struct buf firstpass; /* one JSON value */
+    const struct engine_logprob *prompt_logprobs; /* of the race; NULL: none */
+    bool echoed;                                  /* in the stream */
+    struct race *race;                            /* borrowed; NULL before and after */
+    struct buf choices;                           /* JSON values */
+    struct buf prompt;                            /* "prompt_logprobs" of a chat, or nothing */
+    struct buf firstpass;                         /* one JSON value */
 };
 
 struct call {
@@ -89,6 +92,7 @@ static void call_free(struct call *c) {
         free(c->parts[i].tokens);
         free(c->parts[i].echo);
         buf_clear(&c->parts[i].choices);
+        buf_clear(&c->parts[i].prompt);
         buf_clear(&c->parts[i].firstpass);
     }
     free(c->parts);
@@ -138,31 +142,56 @@ void call_fail(struct call *c, const struct err *e) { fail(c, e, NULL); }
 
 static int choices_each(const struct call *c) {
     const struct api_request *q = &c->request;
-    return q->has_tests && q->returns == RACE_ALL ? q->job.n_candidates : q->n_choices;
+    if (q->has_tests && q->returns == RACE_ALL) return q->job.n_candidates;
+    return q->has_tests && q->n_passes > q->n_choices ? q->n_passes : q->n_choices;
 }
 
 static void open_stream(struct call *c) {
     if (stream_is_open(&c->stream)) return;
     stream_open(&c->stream, c->http);
-    if (!c->request.echo) return;
-    for (int p = 0; p < c->n_parts; p++)
-        for (int i = 0; i < c->request.n_choices; i++)
-            stream_echo(&c->stream, p * c->request.n_choices + i, c->parts[p].echo,
-                        c->parts[p].echo_len);
+}
+
+static struct api_response_prompt prompt_of(const struct part *part) {
+    const struct call *c = part->call;
+    const struct engine_model *model = engine_model(runtime_engine(c->api->runtime));
+    bool text = c->request.n_prompts && c->request.prompts[part->index].text;
+    return (struct api_response_prompt){
+        .echo = part->echo,
+        .echo_len = part->echo_len,
+        .tokens = part->tokens,
+        .n_tokens = (int)part->n_tokens,
+        .n_lead = text && model->bos >= 0 && part->tokens[0] == model->bos,
+        .logprobs = part->prompt_logprobs,
+    };
+}
+
+static void on_prompt(void *arg, const struct engine_logprob *logprobs) {
+    ((struct part *)arg)->prompt_logprobs = logprobs;
+}
+
+/* Where the first of a part's choices speaks, all of them repeat the prompt. */
+static void speak(struct part *part) {
+    struct call *c = part->call;
+    open_stream(c);
+    if (!c->request.echo || part->echoed) return;
+    part->echoed = true;
+    struct api_response_prompt prompt = prompt_of(part);
+    for (int i = 0; i < c->request.n_choices; i++)
+        stream_echo(&c->stream, part->index * c->request.n_choices + i, &prompt);
 }
 
 static void on_text(void *arg, int index, const char *text, size_t len,
                     const struct engine_event *event) {
     struct part *part = arg;
     struct call *c = part->call;
-    open_stream(c);
+    speak(part);
     stream_text(&c->stream, part->index * c->request.n_choices + index, text, len, event);
 }
 
 static void on_end(void *arg, const struct race_candidate *candidate) {
     struct part *part = arg;
     struct call *c = part->call;
-    open_stream(c);
+    speak(part);
     stream_choice_end(&c->stream, part->index * c->request.n_choices + candidate->index, candidate,
                       NULL);
 }
@@ -233,6 +262,7 @@ static void write_answer(const struct call *c, struct buf *out) {
             writer_int(&w, c->parts[0].tokens[i]);
         writer_array_end(&w);
     }
+    if (c->parts[0].prompt.len) write_part(&w, &c->parts[0].prompt);
     struct buf firstpass;
     buf_init(&firstpass, RESPONSE_BYTES);
     write_firstpass(c, &firstpass);
@@ -333,9 +363,15 @@ static void on_done(void *arg, const struct race_result *result) {
         stream_winner(part, result);
     } else if (!c->has_stream) {
         writer_init(&w, &part->choices);
+        struct api_response_prompt prompt = prompt_of(part);
         for (int i = 0; i < result->n_choices; i++)
             api_response_write_choice(&w, &c->head, part->index * result->n_choices + i,
-                                      result->choices[i], part->echo, part->echo_len);
+                                      result->choices[i], &prompt);
+        if (c->request.kind != API_REQUEST_COMPLETIONS && prompt.logprobs) {
+            writer_init(&w, &part->prompt);
+            writer_key(&w, "prompt_logprobs");
+            api_response_write_prompt_logprobs(&w, &c->head, &prompt);
+        }
     }
     if (!c->n_left) finish(c);
 }
@@ -352,6 +388,7 @@ static bool start_race(struct call *c, struct part *part, struct err *e) {
     bool streams = c->has_stream && !q->has_tests;
     const struct race_callbacks callbacks = {
         .on_done = on_done,
+        .on_prompt = on_prompt,
         .on_text = streams ? on_text : NULL,
         .on_end = streams ? on_end : NULL,
         .on_progress = c->has_stream && q->progress ? on_progress : NULL,
@@ -488,6 +525,7 @@ static bool parse(struct call *c, enum api_request_kind kind, struct err *e) {
     for (int i = 0; i < n; i++) {
         c->parts[i] = (struct part){.call = c, .index = i};
         buf_init(&c->parts[i].choices, RESPONSE_BYTES);
+        buf_init(&c->parts[i].prompt, RESPONSE_BYTES);
         buf_init(&c->parts[i].firstpass, RESPONSE_BYTES);
     }
     c->admitted = true;

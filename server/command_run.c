@@ -266,10 +266,11 @@ static void write_answer(struct run *r, const struct race_result *result) {
     writer_init(&w, &r->answer);
     writer_object(&w);
     api_response_write_head(&w, &r->head, false);
+    const struct api_response_prompt no_prompt = {0};
     writer_key(&w, "choices");
     writer_array(&w);
     for (int i = 0; i < result->n_choices; i++)
-        api_response_write_choice(&w, &r->head, i, result->choices[i], NULL, 0);
+        api_response_write_choice(&w, &r->head, i, result->choices[i], &no_prompt);
     writer_array_end(&w);
     struct api_response_totals totals = {0};
     api_response_add(&totals, &result->counts);

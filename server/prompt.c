@@ -1,5 +1,6 @@
 #include "server/prompt.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,16 @@ static const char *param_of(const struct api_request *q) {
     return q->kind == API_REQUEST_CHAT ? "messages" : "prompt";
 }
 
+/* Says which field an error is about, where it doesn't say so itself; returns false. */
+static bool name_param(struct err *e, const char *param) {
+    if (e && !e->param[0]) snprintf(e->param, sizeof e->param, "%s", param);
+    return false;
+}
+
 static bool tokenize(const struct engine *engine, const struct api_request *q, const char *text,
                      size_t len, unsigned flags, int32_t **tokens, size_t *n, struct err *e) {
     const struct engine_model *model = engine_model(engine);
-    if (!engine_tokenize(engine, text, len, flags, tokens, n, e)) {
-        if (e && !e->param[0]) snprintf(e->param, sizeof e->param, "%s", param_of(q));
-        return false;
-    }
+    if (!engine_tokenize(engine, text, len, flags, tokens, n, e)) return name_param(e, param_of(q));
     if (*n) return true;
     /* A model needs something to start from. */
     free(*tokens);
@@ -28,9 +32,29 @@ static bool tokenize(const struct engine *engine, const struct api_request *q, c
     return true;
 }
 
+/* The rendered template up to the end of the text that the answer continues.  Templates may trim
+ * what they are given. */
+static bool cut_behind(const struct api_request *q, const char *rendered, size_t *len,
+                       struct err *e) {
+    size_t text_len = q->continued_len;
+    for (int trimmed = 0; trimmed < 2 && text_len; trimmed++) {
+        for (size_t at = *len; at >= text_len; at--) {
+            if (memcmp(rendered + at - text_len, q->continued, text_len)) continue;
+            *len = at;
+            return true;
+        }
+        while (text_len && isspace((unsigned char)q->continued[text_len - 1]))
+            text_len--;
+    }
+    return err_param(e, "continue_final_message",
+                     "continue_final_message: the model's chat template doesn't show the last "
+                     "message as it is");
+}
+
 bool prompt_tokenize_chat(const struct engine *engine, const struct api_request *q,
                           const char *rendered, size_t len, int32_t **tokens, size_t *n,
                           struct err *e) {
+    if (q->continued && !cut_behind(q, rendered, &len, e)) return false;
     const char *bos = engine_model(engine)->bos_text;
     unsigned flags = ENGINE_TOKENIZE_SPECIAL | ENGINE_TOKENIZE_GUARDED;
     /* Some templates write the beginning-of-sequence token themselves; two of them hurt. */
@@ -40,15 +64,54 @@ bool prompt_tokenize_chat(const struct engine *engine, const struct api_request 
     return tokenize(engine, q, rendered, len, flags, tokens, n, e);
 }
 
+static bool tokenize_given(const struct engine *engine, const struct api_request *q,
+                           const struct api_request_prompt *prompt, unsigned flags,
+                           int32_t **tokens, size_t *n, struct err *e) {
+    if (prompt->text)
+        return engine_tokenize(engine, prompt->text, prompt->len, flags, tokens, n, e) ||
+               name_param(e, param_of(q));
+    *n = prompt->n_tokens;
+    *tokens = err_alloc(*n + 1, sizeof **tokens);
+    if (*n) memcpy(*tokens, prompt->tokens, *n * sizeof **tokens);
+    return true;
+}
+
+/* Text before the gap, text after it, and then the model writes what belongs between. */
+static bool tokenize_gap(const struct engine *engine, const struct api_request *q,
+                         const struct api_request_prompt *prompt, int32_t **tokens, size_t *n,
+                         struct err *e) {
+    const struct engine_model *model = engine_model(engine);
+    int32_t *before = NULL, *after = NULL;
+    size_t n_before = 0, n_after = 0;
+    bool ok = tokenize_given(engine, q, prompt, 0, &before, &n_before, e) &&
+              (engine_tokenize(engine, q->suffix, q->suffix_len, 0, &after, &n_after, e) ||
+               name_param(e, "suffix"));
+    if (ok) {
+        bool bos = q->add_bos && model->adds_bos && model->bos >= 0;
+        int32_t *all = *tokens = err_alloc(n_before + n_after + 4, sizeof *all);
+        size_t at = 0;
+        if (bos) all[at++] = model->bos;
+        all[at++] = model->fim_prefix;
+        if (n_before) memcpy(all + at, before, n_before * sizeof *all);
+        at += n_before;
+        all[at++] = model->fim_suffix;
+        if (n_after) memcpy(all + at, after, n_after * sizeof *all);
+        at += n_after;
+        all[at++] = model->fim_middle;
+        *n = at;
+    }
+    free(before);
+    free(after);
+    return ok;
+}
+
 bool prompt_tokenize(const struct engine *engine, const struct api_request *q,
                      const struct api_request_prompt *prompt, int32_t **tokens, size_t *n,
                      struct err *e) {
+    if (q->suffix) return tokenize_gap(engine, q, prompt, tokens, n, e);
     unsigned flags = q->add_bos ? ENGINE_TOKENIZE_BOS : 0;
     if (prompt->text) return tokenize(engine, q, prompt->text, prompt->len, flags, tokens, n, e);
-    *n = prompt->n_tokens;
-    *tokens = err_alloc(*n, sizeof **tokens);
-    if (*n) memcpy(*tokens, prompt->tokens, *n * sizeof **tokens);
-    return true;
+    return tokenize_given(engine, q, prompt, 0, tokens, n, e);
 }
 
 void prompt_choose_seed(struct api_request *q) {
@@ -77,6 +140,7 @@ bool prompt_race(const struct api_request *q, const struct engine_model *model,
         .tests = q->has_tests ? &q->tests : NULL,
         .n_choices = q->n_choices,
         .returns = q->returns,
+        .n_passes = q->n_passes,
         .on_fail = q->on_fail,
         .detail = q->detail,
         .deadline_s = q->deadline_s,

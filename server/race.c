@@ -63,6 +63,7 @@ void race_free(struct race *r) {
     for (int i = 0; i < r->n_entries; i++)
         race_entry_free(r->entries[i]);
     free(r->entries);
+    free(r->prompt_logprobs);
     race_rank_clear(&r->rank);
     free(r);
 }
@@ -142,7 +143,7 @@ static void keep_or_drop(struct race *r, struct race_entry *c) {
             struct race_entry *other = LIST_ITEM(it, struct race_entry, kept);
             if (other != c) race_entry_drop(other);
         }
-    } else if (spare) {
+    } else if (spare && !(passed && r->n_passes > 1)) {
         /* Same code, same outcome: one of them will do, and `leading` must be one that is kept. */
         if (r->leading == spare) r->leading = c;
         race_entry_drop(spare);
@@ -175,7 +176,7 @@ static bool decided_below(const struct race *r, int index) {
 static void judge(struct race *r) {
     if (settled(r)) return;
     bool passed = r->lowest_pass >= 0;
-    if (passed && r->returns == RACE_FIRST) {
+    if (r->returns == RACE_FIRST && r->counts.passed >= r->n_passes) {
         race_settle_pass(r);
     } else if (passed && r->returns == RACE_LOWEST_INDEX && decided_below(r, r->lowest_pass)) {
         race_settle_pass(r);
@@ -304,6 +305,9 @@ static void take_event(struct race *r, const struct engine_event *event) {
         r->counts.cached_tokens = event->cached_tokens;
         r->counts.prompt_s = clock_seconds() - r->started_at;
         race_set_dirty(r->set, r);
+        if (!event->logprobs || settled(r) || !r->callbacks.on_prompt) break;
+        r->prompt_logprobs = race_entry_copy_logprobs(event);
+        r->callbacks.on_prompt(r->arg, r->prompt_logprobs);
         break;
     case ENGINE_STARTED:
         candidate_started(r, event->index);
@@ -349,6 +353,7 @@ static struct race *race_new(struct race_set *set, const struct race_request *q,
     r->stream = q->job.stream;
     r->n_choices = q->n_choices;
     r->returns = q->returns;
+    r->n_passes = q->n_passes > 1 ? q->n_passes : 1;
     r->on_fail = q->on_fail;
     r->detail = q->detail;
     r->job_width = r->width = q->job.width;

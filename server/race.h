@@ -52,7 +52,7 @@ struct race_verifier {
 };
 
 /* What is answered, with tests.
- *   first         the first pass in time
+ *   first         the first n_passes passes in time; fewer where no more are to be had
  *   lowest_index  the pass of lowest index: reproducible for a seed; waits for all lower ones
  *   best          all candidates run; passes before others, then as server/race_rank.h orders them
  *   all           all candidates run and all are choices: passes first, each kind in order of index
@@ -70,6 +70,7 @@ struct race_request {
      * log-probability. */
     int n_choices;
     enum race_return returns;
+    int n_passes; /* RACE_FIRST: passes wanted; 0 is 1 */
     enum race_on_fail on_fail;
     enum race_detail detail;
     double deadline_s; /* 0: none */
@@ -136,6 +137,9 @@ struct race_callbacks {
     void (*on_text)(void *arg, int index, const char *text, size_t len,
                     const struct engine_event *event);
     void (*on_end)(void *arg, const struct race_candidate *);
+    /* Where the job asks for the prompt's log-probabilities: [job.n_prompt], as ENGINE_PREFILLED
+     * tells them; they live until on_done has returned, or race_abandon() was called. */
+    void (*on_prompt)(void *arg, const struct engine_logprob *);
     /* When a count changed, at most once a loop turn, never after on_done.  May be NULL. */
     void (*on_progress)(void *arg, const struct race_counts *);
 };

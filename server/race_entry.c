@@ -43,7 +43,7 @@ static char *put(char **at, const char *s, size_t len) {
 }
 
 /* One block: the log-probabilities, then all top tokens, then all top values. */
-static void copy_logprobs(struct race_entry *c, const struct engine_event *event) {
+struct engine_logprob *race_entry_copy_logprobs(const struct engine_event *event) {
     size_t n = (size_t)event->n_tokens, n_top = 0;
     for (size_t i = 0; i < n; i++)
         n_top += (size_t)event->logprobs[i].n_top;
@@ -64,8 +64,7 @@ static void copy_logprobs(struct race_entry *c, const struct engine_event *event
         tokens += k;
         values += k;
     }
-    c->logprobs = copy;
-    c->view.logprobs = copy;
+    return copy;
 }
 
 void race_entry_set_output(struct race_entry *c, const struct engine_event *event) {
@@ -81,7 +80,7 @@ void race_entry_set_output(struct race_entry *c, const struct engine_event *even
     if (event->n_tokens)
         memcpy(c->tokens, event->tokens, (size_t)event->n_tokens * sizeof *c->tokens);
     c->view.tokens = c->tokens;
-    if (event->logprobs) copy_logprobs(c, event);
+    if (event->logprobs) c->view.logprobs = c->logprobs = race_entry_copy_logprobs(event);
 }
 
 void race_entry_set_verdict(struct race_entry *c, const struct verdict *v) {

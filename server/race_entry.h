@@ -36,6 +36,8 @@ void race_entry_free(struct race_entry *);
 void race_entry_move(struct race_entry *, enum race_entry_state to);
 /* Copies an ENGINE_ENDED event. */
 void race_entry_set_output(struct race_entry *, const struct engine_event *);
+/* The event's log-probabilities in one block of memory; free(). */
+struct engine_logprob *race_entry_copy_logprobs(const struct engine_event *);
 /* Copies a verdict. */
 void race_entry_set_verdict(struct race_entry *, const struct verdict *);
 /* Forgets text, tokens, code and output; what the verdict said stays. */

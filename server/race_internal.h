@@ -33,6 +33,7 @@ struct race {
     bool has_tests, stream;
     int n_choices;
     enum race_return returns;
+    int n_passes;
     enum race_on_fail on_fail;
     enum race_detail detail;
     int job_width; /* as asked for */
@@ -58,7 +59,8 @@ struct race {
     int cancelled_from; /* lowest_index: this index and all above don't matter any more */
     struct list kept;   /* entries decided whose texts may still be wanted */
     struct race_rank rank;
-    struct race_entry *leading; /* borrowed: one of the best outcome so far */
+    struct race_entry *leading;             /* borrowed: one of the best outcome so far */
+    struct engine_logprob *prompt_logprobs; /* owned; NULL: not asked for, or not known yet */
 
     struct race_counts counts;
     int64_t tokens; /* of all that ended */
@@ -89,7 +91,8 @@ void race_stop(struct race *);
 /* ---- race_settle.c ---- */
 /* All candidates that will ever be judged are: answers. */
 void race_settle_exhausted(struct race *);
-/* Answers with the pass of lowest index: the only one (first) or the right one (lowest_index). */
+/* Answers with the pass of lowest index: the only one (first) or the right one (lowest_index); with
+ * several passes wanted, with all there are. */
 void race_settle_pass(struct race *);
 /* The time limit passed: answers with what there is. */
 void race_settle_deadline(struct race *);

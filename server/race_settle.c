@@ -119,14 +119,35 @@ static void settle_all(struct race *r, bool deadline) {
     free(all);
 }
 
+/* All passes, in order of index. */
+static void settle_passes(struct race *r, bool deadline) {
+    int n = 0;
+    const struct race_candidate **all =
+        err_alloc((size_t)r->counts.passed, sizeof(struct race_candidate *));
+    for (int i = 0; i < r->n_entries; i++) {
+        const struct race_entry *c = r->entries[i];
+        if (c && c->state == RACE_ENTRY_DECIDED && c->view.verdict == VERDICT_PASSED)
+            all[n++] = &c->view;
+    }
+    answer(r, all, n, deadline);
+    free(all);
+}
+
 static void settle_judged(struct race *r, bool deadline) {
     if (r->returns == RACE_ALL)
         settle_all(r, deadline);
+    else if (r->n_passes > 1 && r->counts.passed)
+        settle_passes(r, deadline);
     else
         answer_one(r, choose(r), deadline);
 }
 
-void race_settle_pass(struct race *r) { answer_one(r, r->entries[r->lowest_pass], false); }
+void race_settle_pass(struct race *r) {
+    if (r->n_passes > 1)
+        settle_passes(r, false);
+    else
+        answer_one(r, r->entries[r->lowest_pass], false);
+}
 
 static void none_judged(struct race *r) {
     struct err error = {0};

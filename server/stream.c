@@ -30,7 +30,9 @@ void stream_open(struct stream *s, struct http_request *http) {
 
 bool stream_is_open(const struct stream *s) { return s->http != NULL; }
 
-static bool is_chat(const struct stream *s) { return s->head->request->kind == API_REQUEST_CHAT; }
+static bool is_chat(const struct stream *s) {
+    return s->head->request->kind != API_REQUEST_COMPLETIONS;
+}
 
 /* ---- frames ---- */
 
@@ -140,7 +142,7 @@ static void send_piece(struct stream *s, int index, const char *text, size_t len
     write_content(s, &w, text, len);
     writer_key(&w, "logprobs");
     if (tokens->n)
-        api_response_write_logprobs(&w, s->head, tokens);
+        api_response_write_logprobs(&w, s->head, tokens, 1);
     else
         writer_null(&w);
     if (q->return_token_ids) {
@@ -158,12 +160,17 @@ static void send_piece(struct stream *s, int index, const char *text, size_t len
     }
 }
 
-void stream_echo(struct stream *s, int index, const char *text, size_t len) {
-    struct stream_choice *c = &s->choices[index];
-    struct api_response_tokens none = {0};
-    send_piece(s, index, text, len, &none);
-    c->text_sent = 0;
-    c->characters = api_response_characters(text, len);
+void stream_echo(struct stream *s, int index, const struct api_response_prompt *prompt) {
+    struct api_response_tokens run = {prompt->tokens, prompt->logprobs, prompt->n_tokens,
+                                      prompt->n_lead, 0};
+    struct writer w;
+    open_choices(s, index);
+    begin_choice(s, &w, index);
+    write_content(s, &w, prompt->echo, prompt->echo_len);
+    writer_key(&w, "logprobs");
+    api_response_write_logprobs(&w, s->head, &run, 1);
+    send_choice(s, &w, NULL, NULL);
+    s->choices[index].characters = api_response_characters(prompt->echo, prompt->echo_len);
 }
 
 void stream_text(struct stream *s, int index, const char *text, size_t len,
@@ -203,6 +210,7 @@ void stream_choice_end(struct stream *s, int index, const struct race_candidate 
     }
     writer_key(&w, "logprobs");
     writer_null(&w);
+    api_response_write_origin(&w, s->head, candidate);
     send_choice(s, &w, api_response_finish_reason(candidate->reason), extra);
 }
 

@@ -43,8 +43,8 @@ void stream_text(struct stream *, int index, const char *text, size_t len,
 /* The choice's end.  `extra`: JSON members for its chunk (`"firstpass":{…}`), or NULL. */
 void stream_choice_end(struct stream *, int index, const struct race_candidate *,
                        const char *extra);
-/* Text before the choice's own: a completion's prompt. */
-void stream_echo(struct stream *, int index, const char *text, size_t len);
+/* Before the choice's own text: a completion's prompt. */
+void stream_echo(struct stream *, int index, const struct api_response_prompt *);
 /* Counts of the race, without choices. */
 void stream_progress(struct stream *, const struct race_counts *);
 /* Keeps proxies and clients from giving up. */

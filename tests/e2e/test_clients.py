@@ -227,3 +227,90 @@ def test_pipelined_keep_alive(smol):
             assert client.get("/health").status_code == 200
             assert client.post("/v1/completions", content=b"{").status_code == 400
             assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_echo_with_logprobs(smol):
+    """What evaluation harnesses score texts with: the prompt's own log-probabilities, the first one null."""
+    client = smol.openai()
+    ask = dict(model=smol.model, prompt="The sky is blue and", max_tokens=2, temperature=0, logprobs=2, echo=True)
+    choice = client.completions.create(**ask).choices[0]
+    p = choice.logprobs
+    assert "".join(p.tokens) == choice.text and choice.text.startswith("The sky is blue and")
+    assert p.token_logprobs[0] is None and p.top_logprobs[0] is None
+    assert all(v < 0 for v in p.token_logprobs[1:])
+    assert [choice.text[at:at + len(t)] for at, t in zip(p.text_offset, p.tokens)] == p.tokens
+    # Drawn or read, a token is as likely as it is.
+    again = client.completions.create(**ask | dict(prompt=choice.text, max_tokens=1)).choices[0].logprobs
+    assert again.token_logprobs[:len(p.tokens)] == p.token_logprobs
+    pieces = list(client.completions.create(**ask, stream=True))
+    assert "".join(c.choices[0].text for c in pieces) == choice.text
+    streamed = [v for c in pieces if c.choices[0].logprobs for v in c.choices[0].logprobs.token_logprobs]
+    assert streamed == p.token_logprobs
+
+
+def test_prompt_logprobs(smol):
+    body = {"prompt": "The sky is blue", "max_tokens": 1, "temperature": 0, "prompt_logprobs": 2, "return_token_ids": True}
+    answer = smol.post("/v1/completions", body).json()
+    rows, ids = answer["choices"][0]["prompt_logprobs"], answer["prompt_token_ids"]
+    assert rows[0] is None and len(rows) == len(ids)
+    for row, token in zip(rows[1:], ids[1:]):
+        assert str(token) in row and 2 <= len(row) <= 3
+        assert sorted(v["rank"] for v in row.values() if v["rank"]) == [1, 2]
+    chat = smol.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 1, "prompt_logprobs": 0}).json()
+    assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+
+
+def test_a_gap_is_filled(qwen):
+    answer = qwen.openai().completions.create(
+        model=qwen.model, prompt="def add(a, b):\n    return ", suffix="\n\nprint(add(1, 2))\n", max_tokens=16,
+        temperature=0)
+    assert answer.choices[0].text.strip().startswith("a + b"), answer.choices[0].text
+
+
+def test_the_last_message_is_continued(smol):
+    messages = [*CHAT, {"role": "assistant", "content": "Hello, my name"}]
+    body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False, "max_tokens": 6,
+            "temperature": 0}
+    answer = smol.post("/v1/chat/completions", body).json()
+    assert answer["choices"][0]["message"]["content"].startswith(" is"), answer["choices"]
+    error_of(smol.post("/v1/chat/completions", body | {"add_generation_prompt": True}), 400,
+             param="continue_final_message")
+
+
+def test_each_choice_can_be_had_again_alone(smol):
+    body = {"prompt": "Once upon a time", "max_tokens": 12, "n": 7, "best_of": 9, "return_token_ids": True}
+    answer = smol.post("/v1/completions", body).json()
+    seed = answer["firstpass"]["seed"]
+    assert len({c["candidate"] for c in answer["choices"]}) == 7
+    for choice in answer["choices"]:
+        alone = smol.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 12, "seed": seed,
+                                              "return_token_ids": True,
+                                              "firstpass": {"first_index": choice["candidate"]}}).json()["choices"][0]
+        assert alone["token_ids"] == choice["token_ids"] and alone["text"] == choice["text"]
+        assert alone["candidate"] == choice["candidate"]
+
+
+def test_return_token_ids_and_logit_bias(smol):
+    body = {"prompt": "Once upon a", "max_tokens": 3, "temperature": 0, "return_token_ids": True}
+    plain = smol.post("/v1/completions", body).json()["choices"][0]
+    first = plain["token_ids"][0]
+    other = smol.post("/v1/completions", body | {"logit_bias": {str(first): -100}}).json()["choices"][0]
+    assert len(plain["token_ids"]) == 3 and other["token_ids"][0] != first
+    forced = smol.post("/v1/completions", body | {"logit_bias": {"100": 100}, "ignore_eos": True, "min_tokens": 3})
+    assert forced.json()["choices"][0]["token_ids"] == [100] * 3
+
+
+NULLS = ["n", "best_of", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options", "logprobs",
+         "echo", "presence_penalty", "frequency_penalty", "logit_bias", "user", "suffix", "top_k", "min_p",
+         "repetition_penalty", "stop_token_ids", "ignore_eos", "min_tokens", "prompt_logprobs", "cache_salt", "firstpass"]
+
+
+def test_null_is_absent_and_the_rest_is_ignored(smol):
+    answer = smol.post("/v1/completions", {"prompt": "a", **dict.fromkeys(NULLS)})
+    assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] <= 16
+    ignored = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "safety_identifier": "s",
+               "prompt_cache_key": "k", "prompt_cache_retention": "24h", "verbosity": "low", "prediction": {},
+               "parallel_tool_calls": True, "reasoning_effort": "low", "modalities": ["text"], "tools": [],
+               "tool_choice": "auto", "stream_options": None, "priority": 3, "request_id": "r", "session_id": "s",
+               "stream": False, "something_new": [1]}
+    assert smol.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 1, **ignored}).status_code == 200

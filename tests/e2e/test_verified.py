@@ -176,3 +176,39 @@ def test_deadline(qwen):
     else:
         assert response.status_code == 200
     qwen.assert_quiet()
+
+
+def test_the_first_k_passing(qwen, humaneval):
+    task = humaneval["HumanEval/60"]
+    answer = qwen.openai().chat.completions.create(
+        model=qwen.model, messages=question(task), temperature=0.8, seed=5, max_tokens=200,
+        extra_body=body_for(task, **{"return": 3}))
+    assert answer.model_extra["firstpass"]["counts"]["passed"] >= 3
+    assert len(answer.choices) >= 3
+    assert all(c.model_extra["verdict"] == "passed" for c in answer.choices)
+    assert [c.index for c in answer.choices] == list(range(len(answer.choices)))
+    qwen.assert_quiet()
+
+
+def test_all_candidates_for_training(qwen, humaneval):
+    """Every candidate with verdict, token ids and the log-probability of each token it drew; pass@k without bias."""
+    task = humaneval["HumanEval/80"]
+    body = {"messages": question(task), "temperature": 1, "seed": 3, "max_tokens": 160, "logprobs": True,
+            "return_token_ids": True, **body_for(task, **{"return": "all", "max_candidates": 12, "pass_at_k": [1, 4, 12]})}
+    answer = qwen.post("/v1/chat/completions", body).json()
+    choices, first = answer["choices"], answer["firstpass"]
+    assert sorted(c["candidate"] for c in choices) == list(range(12))
+    for c in choices:
+        assert len(c["token_ids"]) == len(c["logprobs"]["content"]) > 0
+        assert c["verdict"] in ("passed", "failed", "timeout", "crashed", "memory", "output_limit")
+    passed = sum(c["verdict"] == "passed" for c in choices)
+    assert first["counts"]["passed"] == passed and first["counts"]["verified"] == 12
+    assert first["pass_at_k"]["1"] == pytest.approx(passed / 12)
+    assert first["pass_at_k"]["12"] == (passed > 0)
+    assert first["pass_at_k"]["1"] <= first["pass_at_k"]["4"] <= first["pass_at_k"]["12"]
+    # One of them again, alone.
+    c = choices[-1]
+    again = qwen.post("/v1/chat/completions", {**body, "firstpass": {
+        **body["firstpass"], "max_candidates": 1, "pass_at_k": 1, "first_index": c["candidate"]}}).json()["choices"][0]
+    assert again["token_ids"] == c["token_ids"] and again["verdict"] == c["verdict"]
+    qwen.assert_quiet()

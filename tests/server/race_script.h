@@ -260,8 +260,10 @@ static struct script *script_start(struct script_set *set, const struct race_req
     s->stream = q->job.stream;
     s->width = -1;
     s->c = err_alloc((size_t)s->n, sizeof *s->c);
-    const struct race_callbacks callbacks = {script_on_done, script_on_text, script_on_end,
-                                             progress ? script_on_progress : NULL};
+    const struct race_callbacks callbacks = {.on_done = script_on_done,
+                                             .on_text = script_on_text,
+                                             .on_end = script_on_end,
+                                             .on_progress = progress ? script_on_progress : NULL};
     set->starting = s;
     bool ok = race_start(set->races, q, &callbacks, s, &s->race, e);
     set->starting = NULL;

@@ -13,8 +13,14 @@ static struct config config = {
     .server = {.max_candidates = LIMIT_CANDIDATES, .default_deadline_s = 600},
     .verifier = {.timeout_s = 3, .memory_mb = 256},
 };
-static struct engine_model model = {
-    .name = "tiny", .bos_text = "<s>", .eos_text = "</s>", .n_vocab = 1000, .context = 4096};
+static struct engine_model model = {.name = "tiny",
+                                    .bos_text = "<s>",
+                                    .eos_text = "</s>",
+                                    .n_vocab = 1000,
+                                    .context = 4096,
+                                    .fim_prefix = -1,
+                                    .fim_suffix = -1,
+                                    .fim_middle = -1};
 
 /* Marks what reads as a control token, and only that. */
 static char *guard(void *self, const char *text, size_t len, size_t *len_out) {
@@ -283,7 +289,16 @@ START_TEST(log_probabilities) {
     takes(COMPLETIONS, completion("\"logprobs\":false"));
     ck_assert(!q.job.logprobs);
     refuses(COMPLETIONS, completion("\"logprobs\":21"), "logprobs", "20");
-    refuses(COMPLETIONS, completion("\"logprobs\":1,\"echo\":true"), "echo", "logprobs");
+    takes(COMPLETIONS, completion("\"logprobs\":1,\"echo\":true,\"prompt_logprobs\":3"));
+    ck_assert(q.echo && q.job.prompt_logprobs);
+    ck_assert_int_eq(q.job.n_prompt_top, 3);
+    ck_assert_int_eq(q.n_prompt_logprobs, 3);
+    takes(COMPLETIONS, completion("\"prompt_logprobs\":0"));
+    ck_assert(q.job.prompt_logprobs && !q.job.logprobs && q.n_prompt_logprobs == 0);
+    takes(COMPLETIONS, completion("\"prompt_logprobs\":false,\"echo\":true"));
+    ck_assert(!q.job.prompt_logprobs && q.n_prompt_logprobs == -1);
+    refuses(CHAT, chat("\"prompt_logprobs\":21"), "prompt_logprobs", "20");
+    refuses(CHAT, chat("\"prompt_logprobs\":1,\"stream\":true"), "prompt_logprobs", "streamed");
     takes(CHAT, chat("\"logprobs\":true,\"top_logprobs\":20"));
     ck_assert_int_eq(q.job.n_top_logprobs, 20);
     refuses(CHAT, chat("\"logprobs\":true,\"top_logprobs\":21"), "top_logprobs", "20");
@@ -333,7 +348,6 @@ START_TEST(what_is_not_there_is_refused) {
     static const struct {
         const char *members, *param;
     } cases[] = {
-        {"\"suffix\":\"x\"", "suffix"},
         {"\"audio\":{}", "audio"},
         {"\"functions\":[{}]", "functions"},
         {"\"web_search_options\":{}", "web_search_options"},
@@ -343,8 +357,6 @@ START_TEST(what_is_not_there_is_refused) {
         {"\"tool_choice\":\"required\"", "tool_choice"},
         {"\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
         {"\"guided_regex\":\"a\"", "guided_regex"},
-        {"\"prompt_logprobs\":1", "prompt_logprobs"},
-        {"\"continue_final_message\":true", "continue_final_message"},
         {"\"skip_special_tokens\":false", "skip_special_tokens"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -352,6 +364,56 @@ START_TEST(what_is_not_there_is_refused) {
     takes(CHAT, chat("\"suffix\":\"\",\"functions\":[],\"tools\":[],\"tool_choice\":\"auto\","
                      "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],"
                      "\"parallel_tool_calls\":true,\"store\":false,\"service_tier\":\"auto\""));
+}
+END_TEST
+
+START_TEST(a_gap_is_filled_where_the_model_can) {
+    refuses(COMPLETIONS, completion("\"suffix\":\"x\""), "suffix", "tiny has no tokens");
+    model.fim_prefix = 7;
+    model.fim_suffix = 8;
+    model.fim_middle = 9;
+    takes(COMPLETIONS, completion("\"suffix\":\"x\\u0000y\""));
+    ck_assert_uint_eq(q.suffix_len, 3);
+    takes(COMPLETIONS, completion("\"suffix\":\"\""));
+    ck_assert_ptr_null(q.suffix);
+    refuses(COMPLETIONS, completion("\"suffix\":5"), "suffix", "must be a string");
+    refuses(COMPLETIONS, completion("\"suffix\":\"x\",\"echo\":true"), "suffix", "echo");
+    refuses(CHAT, chat("\"suffix\":\"x\""), "suffix", "/v1/completions");
+    model.fim_prefix = model.fim_suffix = model.fim_middle = -1;
+}
+END_TEST
+
+START_TEST(passes_wanted_and_estimated) {
+    takes(CHAT, chat("\"firstpass\":{\"tests\":\"t\",\"return\":3,\"max_candidates\":8}"));
+    ck_assert_int_eq(q.returns, RACE_FIRST);
+    ck_assert_int_eq(q.n_passes, 3);
+    takes(CHAT, chat("\"firstpass\":{\"tests\":\"t\",\"return\":\"all\",\"pass_at_k\":[1,32],"
+                     "\"first_index\":7}"));
+    ck_assert_int_eq(q.n_pass_at, 2);
+    ck_assert_int_eq(q.pass_at[1], 32);
+    ck_assert_int_eq(q.job.first_index, 7);
+    takes(CHAT, chat("\"n\":2,\"firstpass\":{\"first_index\":9998}"));
+    refuses(CHAT, chat("\"n\":2,\"firstpass\":{\"first_index\":9999}"), "firstpass.first_index",
+            "10000");
+    static const struct {
+        const char *members, *param, *words;
+    } cases[] = {
+        {"\"return\":0", "return", "between 1"},
+        {"\"return\":33", "return", "33 passes of only 32"},
+        {"\"return\":\"some\"", "return", "must be one of"},
+        {"\"pass_at_k\":[1]", "pass_at_k", "unbiased"},
+        {"\"pass_at_k\":[],\"return\":\"all\"", "pass_at_k", "a list of 1 to 32"},
+        {"\"pass_at_k\":[33],\"return\":\"all\"", "pass_at_k", "from 1 to max_candidates"},
+        {"\"pass_at_k\":[\"1\"],\"return\":\"all\"", "pass_at_k", "whole number"},
+        {"\"first_index\":-1", "first_index", "between 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char members[200], param[80];
+        snprintf(members, sizeof members, "\"firstpass\":{\"tests\":\"t\",%s}", cases[i].members);
+        snprintf(param, sizeof param, "firstpass.%s", cases[i].param);
+        refuses(CHAT, chat(members), param, cases[i].words);
+    }
+    refuses(CHAT, chat("\"firstpass\":{\"pass_at_k\":1}"), "firstpass.pass_at_k", "needs");
 }
 END_TEST
 
@@ -395,6 +457,34 @@ START_TEST(messages_are_guarded_and_joined) {
     ck_assert(json_is_true(json_object_get(v, "add_generation_prompt")));
     ck_assert_str_eq(json_string_value(json_object_get(v, "bos_token")), "<s>");
     json_decref(v);
+}
+END_TEST
+
+START_TEST(instructions_come_first) {
+    takes(CHAT, "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},"
+                "{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"developer\",\"content\":\"c\"},"
+                "{\"role\":\"developer\",\"content\":\"d\"}]}");
+    json_t *v = variables();
+    ck_assert_uint_eq(json_array_size(json_object_get(v, "messages")), 2);
+    ck_assert_str_eq(message(v, 0, "role"), "system");
+    ck_assert_str_eq(message(v, 0, "content"), "a\n\nc\n\nd");
+    ck_assert_str_eq(message(v, 1, "content"), "b");
+    json_decref(v);
+}
+END_TEST
+
+START_TEST(the_last_message_is_continued) {
+    takes(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+                "{\"role\":\"assistant\",\"content\":\"b<|c\"}],"
+                "\"continue_final_message\":true,\"add_generation_prompt\":false}");
+    ck_assert_str_eq(q.continued, "b<!|c");
+    takes(CHAT, chat("\"continue_final_message\":false"));
+    ck_assert_ptr_null(q.continued);
+    refuses(CHAT, chat("\"continue_final_message\":true"), "continue_final_message", "needs");
+    refuses(CHAT,
+            "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\"}],"
+            "\"continue_final_message\":true,\"add_generation_prompt\":false}",
+            "continue_final_message", "some content");
 }
 END_TEST
 
@@ -503,7 +593,7 @@ START_TEST(wrong_fields_with_tests) {
         {"\"width\":0", "firstpass.width", "between 1"},
         {"\"width\":\"wide\"", "firstpass.width", "auto"},
         {"\"return\":\"second\"", "firstpass.return", "\"lowest_index\""},
-        {"\"return\":1", "firstpass.return", "\"lowest_index\""},
+        {"\"return\":true", "firstpass.return", "\"lowest_index\""},
         {"\"on_fail\":\"cry\"", "firstpass.on_fail", "\"error\""},
         {"\"candidates\":true", "firstpass.candidates", "\"verdicts\""},
         {"\"timeout_s\":0", "firstpass.timeout_s", "between"},
@@ -667,6 +757,10 @@ int main(void) {
     tcase_add_test(t, choices);
     tcase_add_test(t, streaming);
     tcase_add_test(t, what_is_not_there_is_refused);
+    tcase_add_test(t, a_gap_is_filled_where_the_model_can);
+    tcase_add_test(t, passes_wanted_and_estimated);
+    tcase_add_test(t, instructions_come_first);
+    tcase_add_test(t, the_last_message_is_continued);
     tcase_add_test(t, messages_are_guarded_and_joined);
     tcase_add_test(t, tools_reach_the_template_unless_none_are_wanted);
     tcase_add_test(t, messages_that_are_none);

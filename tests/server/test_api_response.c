@@ -30,7 +30,8 @@ static json_t *result(void) {
 }
 
 static json_t *choice(const char *echo) {
-    api_response_write_choice(&w, &head, 2, &answer_candidate, echo, strlen(echo));
+    const struct api_response_prompt prompt = {.echo = echo, .echo_len = strlen(echo)};
+    api_response_write_choice(&w, &head, 2, &answer_candidate, &prompt);
     return result();
 }
 
@@ -103,6 +104,83 @@ START_TEST(legacy_log_probabilities) {
     v = choice("");
     ck_assert(is_null(json_object_get(v, "logprobs"), "top_logprobs"));
     json_decref(v);
+}
+END_TEST
+
+/* The prompt "é" behind a token that begins it; the next one is among the top two, the last isn't.
+ */
+static const int32_t prompt_tokens[] = {5, 2, 1};
+static const int32_t prompt_top[] = {2, 0, 3, 4};
+static const float prompt_top_logprobs[] = {-0.5f, -1.5f, -0.25f, -0.75f};
+static const struct engine_logprob prompt_logprobs[] = {
+    {5, NAN, 0, prompt_top, prompt_top_logprobs},
+    {2, -0.5f, 2, prompt_top, prompt_top_logprobs},
+    {1, -4, 2, prompt_top + 2, prompt_top_logprobs + 2},
+};
+static const struct api_response_prompt shown = {.echo = "\xC3\xA9"
+                                                         "bc",
+                                                 .echo_len = 4,
+                                                 .tokens = prompt_tokens,
+                                                 .n_tokens = 3,
+                                                 .n_lead = 1,
+                                                 .logprobs = prompt_logprobs};
+
+START_TEST(an_echo_has_its_log_probabilities) {
+    request.kind = API_REQUEST_COMPLETIONS;
+    request.job.logprobs = true;
+    request.job.n_top_logprobs = 2;
+    request.n_prompt_logprobs = -1;
+    api_response_write_choice(&w, &head, 0, &answer_candidate, &shown);
+    json_t *v = result();
+    json_t *p = json_object_get(v, "logprobs");
+    json_t *values = json_object_get(p, "token_logprobs"),
+           *top = json_object_get(p, "top_logprobs");
+    ck_assert_uint_eq(json_array_size(json_object_get(p, "tokens")), 6);
+    ck_assert_uint_eq(json_array_size(values), 6);
+    ck_assert(json_is_null(json_array_get(values, 0)) && json_is_null(json_array_get(top, 0)));
+    ck_assert(json_number_value(json_array_get(values, 2)) == -4);
+    /* One that isn't among the top ones is shown beside them. */
+    ck_assert_uint_eq(json_object_size(json_array_get(top, 1)), 2);
+    ck_assert_uint_eq(json_object_size(json_array_get(top, 2)), 3);
+    static const json_int_t want[] = {0, 0, 1, 3, 4, 5};
+    json_t *offsets = json_object_get(p, "text_offset");
+    for (size_t i = 0; i < 6; i++)
+        ck_assert_int_eq(json_integer_value(json_array_get(offsets, i)), want[i]);
+    ck_assert_ptr_null(json_object_get(v, "prompt_logprobs"));
+    json_decref(v);
+}
+END_TEST
+
+START_TEST(prompt_log_probabilities_by_id) {
+    request.kind = API_REQUEST_COMPLETIONS;
+    request.n_prompt_logprobs = 1;
+    api_response_write_choice(&w, &head, 0, &answer_candidate, &shown);
+    json_t *v = result();
+    ck_assert(is_null(v, "logprobs"));
+    json_t *p = json_object_get(v, "prompt_logprobs");
+    ck_assert_uint_eq(json_array_size(p), 3);
+    ck_assert(json_is_null(json_array_get(p, 0)));
+    json_t *second = json_object_get(json_array_get(p, 1), "2");
+    ck_assert_uint_eq(json_object_size(json_array_get(p, 1)), 1);
+    ck_assert_int_eq(int_of(second, "rank"), 1);
+    ck_assert_str_eq(text_of(second, "decoded_token"), "\xC3\xA9");
+    ck_assert_uint_eq(json_object_size(json_array_get(p, 2)), 2);
+    ck_assert(is_null(json_object_get(json_array_get(p, 2), "1"), "rank"));
+    json_decref(v);
+}
+END_TEST
+
+/* Against the definition: 1 - C(n - c, k) / C(n, k). */
+START_TEST(pass_at_k_is_the_unbiased_estimate) {
+    ck_assert(api_response_pass_at(10, 0, 1) == 0);
+    ck_assert(api_response_pass_at(10, 10, 3) == 1);
+    ck_assert(fabs(api_response_pass_at(10, 3, 1) - 0.3) < 1e-12);
+    ck_assert(fabs(api_response_pass_at(10, 3, 2) - (1 - 21.0 / 45)) < 1e-12);
+    ck_assert(fabs(api_response_pass_at(5, 2, 3) - (1 - 1.0 / 10)) < 1e-12);
+    ck_assert(api_response_pass_at(5, 3, 3) == 1);
+    ck_assert(isnan(api_response_pass_at(5, 3, 6)));
+    double p = api_response_pass_at(10000, 1, 5000);
+    ck_assert(fabs(p - 0.5) < 1e-9);
 }
 END_TEST
 
@@ -249,6 +327,9 @@ int main(void) {
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, a_chat_choice);
     tcase_add_test(t, a_completion_choice_with_echo_and_ids);
+    tcase_add_test(t, an_echo_has_its_log_probabilities);
+    tcase_add_test(t, prompt_log_probabilities_by_id);
+    tcase_add_test(t, pass_at_k_is_the_unbiased_estimate);
     tcase_add_test(t, chat_log_probabilities);
     tcase_add_test(t, legacy_log_probabilities);
     tcase_add_test(t, tokens_named_by_id);

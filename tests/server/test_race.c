@@ -204,6 +204,38 @@ START_TEST(all_gives_passes_first) {
 }
 END_TEST
 
+START_TEST(first_waits_for_the_passes_asked_for) {
+    for (int enough = 0; enough < 2; enough++) {
+        struct race_request q = script_request(5, &script_tests);
+        q.n_passes = 2;
+        struct script *s = start(&q);
+        script_ready(s, NULL);
+        start_all(s, 0, 5);
+        end_all(s, 0, 4);
+        script_verdict(s, 3, VERDICT_PASSED);
+        script_verdict(s, 0, VERDICT_FAILED);
+        ck_assert_int_eq(s->n_done, 0);
+        if (enough) {
+            script_verdict(s, 1, VERDICT_PASSED); /* the same code as the other: both are given */
+            const int order[] = {1, 3};
+            ck_assert_int_eq(s->n_choices, 2);
+            ck_assert_mem_eq(s->choices, order, sizeof order);
+            ck_assert(s->cancelled);
+        } else {
+            script_verdict(s, 1, VERDICT_FAILED);
+            script_verdict(s, 2, VERDICT_FAILED);
+            script_ended(s, 4, ENGINE_STOP);
+            script_verdict(s, 4, VERDICT_TIMEOUT);
+            script_job_ended(s, NULL);
+            ck_assert_int_eq(s->n_choices, 1);
+            ck_assert_int_eq(s->choices[0], 3);
+        }
+        ck_assert_int_eq(s->n_done, 1);
+        if (enough) wind_up(s);
+    }
+}
+END_TEST
+
 START_TEST(none_passes) {
     for (int error = 0; error < 2; error++) {
         struct race_request q = script_request(4, &script_tests);
@@ -527,6 +559,7 @@ int main(void) {
     tcase_add_test(t, lowest_index_waits_and_cancels_above);
     tcase_add_test(t, best_waits_for_all_and_takes_the_majority);
     tcase_add_test(t, all_gives_passes_first);
+    tcase_add_test(t, first_waits_for_the_passes_asked_for);
     tcase_add_test(t, none_passes);
     tcase_add_loop_test(t, broken_sandbox_is_an_error_of_ours, 0, 2);
     tcase_add_loop_test(t, a_pass_still_counts_after_the_device_failed, 0, 2);

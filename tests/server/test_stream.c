@@ -182,7 +182,8 @@ END_TEST
 
 START_TEST(a_completion) {
     setup_kind(API_REQUEST_COMPLETIONS, 1);
-    stream_echo(&stream, 0, "Say: ", 5);
+    const struct api_response_prompt prompt = {.echo = "Say: ", .echo_len = 5};
+    stream_echo(&stream, 0, &prompt);
     text(0, "Hel", 1);
     end(0, "Hello", 2, NULL);
     finish();
