@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "config/limits.h"
 #include "verifier/capture.h"
+#include "verifier/feedback.h"
 #include "verifier/judge.h"
 #include "verifier/payload.h"
 #include "verifier/report.h"
@@ -107,6 +108,8 @@ static struct judge_process facts_of(const struct process *p, bool never_begun) 
 static void deliver(struct job *j, const struct judge_verdict *verdict) {
     size_t output_len;
     char *output = capture_text(&j->capture, &output_len);
+    struct feedback feedback = {0};
+    if (j->reported) feedback_parse(&feedback, j->reported->feedback, j->reported->feedback_len);
     struct job_result result = {
         .kind = verdict->kind,
         .tests_passed = j->reported ? j->reported->passed : 0,
@@ -118,6 +121,8 @@ static void deliver(struct job *j, const struct judge_verdict *verdict) {
         .limit = verdict->limit,
         .output = output,
         .output_len = output_len,
+        .tests = feedback.tests,
+        .n_tests = feedback.n,
         .retries = j->retries,
     };
     void (*done)(void *, const struct job_result *) = j->done;
@@ -129,6 +134,7 @@ static void deliver(struct job *j, const struct judge_verdict *verdict) {
     done(arg, &result);
     clear_run(gone);
     destroy(gone);
+    feedback_clear(&feedback);
     free(output);
 }
 

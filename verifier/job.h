@@ -34,6 +34,8 @@ struct job_result {
     const char *error, *limit; /* limit: static string or NULL */
     const char *output;
     size_t output_len;
+    const struct verdict_test *tests;
+    int n_tests;
     int retries;
 };
 

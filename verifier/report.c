@@ -23,7 +23,7 @@ enum report_status report_receive(int fd, const unsigned char nonce[WIRE_NONCE],
                                   struct report *out) {
     union {
         struct wire_report report;
-        char bytes[sizeof(struct wire_report) + WIRE_REPORT_TEXT];
+        char bytes[sizeof(struct wire_report) + WIRE_REPORT_TEXT + WIRE_REPORT_FEEDBACK];
     } message;
     int fds[MESSAGE_FDS], n_fds;
     ssize_t n = message_receive(fd, &message, sizeof message, fds, &n_fds);
@@ -32,7 +32,9 @@ enum report_status report_receive(int fd, const unsigned char nonce[WIRE_NONCE],
         close(fds[i]);
     if (n <= 0) return REPORT_END;
     const struct wire_report *r = &message.report;
-    if (n < (ssize_t)sizeof *r || r->text_len != (size_t)n - sizeof *r || !is_kind(r->kind) ||
+    if (n < (ssize_t)sizeof *r || r->text_len > WIRE_REPORT_TEXT ||
+        r->feedback_len > WIRE_REPORT_FEEDBACK ||
+        (size_t)n != sizeof *r + r->text_len + r->feedback_len || !is_kind(r->kind) ||
         memcmp(r->nonce, nonce, WIRE_NONCE) != 0 || r->passed > r->total || r->total > INT32_MAX)
         return REPORT_WRONG;
     out->kind = (enum wire_report_kind)r->kind;
@@ -42,5 +44,8 @@ enum report_status report_receive(int fd, const unsigned char nonce[WIRE_NONCE],
     out->limit[sizeof out->limit - 1] = 0;
     memcpy(out->text, r->text, r->text_len);
     out->text[r->text_len] = 0;
+    memcpy(out->feedback, r->text + r->text_len, r->feedback_len);
+    out->feedback[r->feedback_len] = 0;
+    out->feedback_len = r->feedback_len;
     return REPORT_OK;
 }

@@ -5,6 +5,7 @@
 #include "verifier/wire.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum report_status {
     REPORT_NONE,  /* nothing there yet */
@@ -16,7 +17,9 @@ struct report {
     enum wire_report_kind kind;
     int passed, total;
     char limit[16];
-    char text[WIRE_REPORT_TEXT + 1]; /* NUL-terminated, control characters replaced */
+    char text[WIRE_REPORT_TEXT + 1];         /* NUL-terminated */
+    char feedback[WIRE_REPORT_FEEDBACK + 1]; /* NUL-terminated; "": none */
+    size_t feedback_len;
 };
 
 /* Draws a nonce that nobody can guess. */

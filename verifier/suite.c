@@ -23,20 +23,22 @@ struct suite {
     struct place places[]; /* by slot */
 };
 
-static int write_spec(const struct verifier_spec *spec, struct err *e) {
-    static const char *const formats[] = {
-        [VERIFIER_HUMANEVAL] = "humaneval",
-        [VERIFIER_ASSERTS] = "asserts",
-        [VERIFIER_SCRIPT] = "script",
+static int write_spec(const struct verifier_spec *spec, const char *format, struct err *e) {
+    static const char *const feedback[] = {
+        [VERIFIER_FEEDBACK_NONE] = "none",
+        [VERIFIER_FEEDBACK_NAMES] = "names",
+        [VERIFIER_FEEDBACK_FULL] = "full",
     };
     json_t *root =
-        json_pack("{s:s, s:s%, s:s*, s:b}", "format", formats[spec->format], "tests", spec->tests,
-                  spec->tests_len, "entry_point", spec->entry_point, "score", spec->score);
-    if (root && !spec->entry_point) json_object_set_new(root, "entry_point", json_null());
+        json_pack("{s:s, s:s%, s:b, s:s}", "format", format, "tests", spec->tests, spec->tests_len,
+                  "score", spec->score, "feedback", feedback[spec->feedback]);
+    json_t *entry = spec->entry_point ? json_string(spec->entry_point) : json_null();
     json_t *prompt = spec->prompt ? json_stringn(spec->prompt, spec->prompt_len) : json_null();
     char *text = NULL;
-    if (root && prompt && !json_object_set(root, "prompt", prompt))
+    if (root && entry && prompt && !json_object_set(root, "entry_point", entry) &&
+        !json_object_set(root, "prompt", prompt))
         text = json_dumps(root, JSON_COMPACT);
+    json_decref(entry);
     json_decref(prompt);
     json_decref(root);
     if (!text) {
@@ -48,8 +50,9 @@ static int write_spec(const struct verifier_spec *spec, struct err *e) {
     return fd;
 }
 
-struct suite *suite_open(struct pool *pool, const struct verifier_spec *spec, struct err *e) {
-    int fd = write_spec(spec, e);
+struct suite *suite_open(struct pool *pool, const struct verifier_spec *spec, const char *format,
+                         struct err *e) {
+    int fd = write_spec(spec, format, e);
     if (fd < 0) return NULL;
     int n = pool_slots(pool);
     struct suite *s = err_alloc(1, sizeof *s + (size_t)n * sizeof s->places[0]);

@@ -13,7 +13,9 @@ enum { SUITE_KEPT = 12, SUITE_COMPILE_S = 20 };
 
 struct suite;
 
-struct suite *suite_open(struct pool *, const struct verifier_spec *, struct err *e);
+/* format: as suite.py knows it. */
+struct suite *suite_open(struct pool *, const struct verifier_spec *, const char *format,
+                         struct err *e);
 void suite_close(struct suite *);
 
 /* Compiled in this worker, now or soon: `ready(arg, state, text)` comes once, perhaps from within.

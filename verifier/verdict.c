@@ -35,11 +35,16 @@ void verdict_keep(struct verdict_kept *kept, const struct verdict *v) {
     kept->verdict.code = kept->code;
     kept->verdict.error = kept->error;
     kept->verdict.output = kept->output;
+    for (int i = 0; i < v->n_tests; i++)
+        feedback_add(&kept->feedback, &v->tests[i]);
+    kept->verdict.tests = kept->feedback.tests;
+    kept->verdict.n_tests = kept->feedback.n;
 }
 
 void verdict_clear(struct verdict_kept *kept) {
     free(kept->code);
     free(kept->error);
     free(kept->output);
+    feedback_clear(&kept->feedback);
     *kept = (struct verdict_kept){0};
 }

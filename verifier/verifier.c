@@ -87,15 +87,37 @@ struct verifier {
 
 /* ---- names ---- */
 
+static const char *const format_names[] = {
+    [VERIFIER_HUMANEVAL] = "humaneval", [VERIFIER_ASSERTS] = "asserts",
+    [VERIFIER_SCRIPT] = "script",       [VERIFIER_UNITTEST] = "unittest",
+    [VERIFIER_PYTEST] = "pytest",       [VERIFIER_DOCTEST] = "doctest",
+    [VERIFIER_EVALPLUS] = "evalplus",   [VERIFIER_STDIO] = "stdio",
+    [VERIFIER_APPS] = "apps",           [VERIFIER_LIVECODEBENCH] = "livecodebench",
+};
+
 bool verifier_format_parse(const char *name, enum verifier_format *out, struct err *e) {
-    static const char *const names[] = {"humaneval", "asserts", "script"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (!strcmp(name, names[i])) {
+    for (size_t i = 0; i < sizeof format_names / sizeof format_names[0]; i++)
+        if (!strcmp(name, format_names[i])) {
             *out = (enum verifier_format)i;
             return true;
         }
     return err_param(e, "format",
-                     "unknown tests format \"%.40s\"; known are humaneval, asserts, script", name);
+                     "unknown tests format \"%.40s\"; known are humaneval, asserts, script, "
+                     "unittest, pytest, doctest, evalplus, stdio, apps, livecodebench",
+                     name);
+}
+
+const char *verifier_format_name(enum verifier_format format) { return format_names[format]; }
+
+bool verifier_feedback_parse(const char *name, enum verifier_feedback *out, struct err *e) {
+    static const char *const names[] = {"none", "names", "full"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!strcmp(name, names[i])) {
+            *out = (enum verifier_feedback)i;
+            return true;
+        }
+    return err_param(e, "feedback", "unknown feedback \"%.40s\"; known are none, names, full",
+                     name);
 }
 
 bool verifier_extract_parse(const char *name, enum verifier_extract *out, struct err *e) {
@@ -298,7 +320,9 @@ bool verifier_tests_open(struct verifier *v, const struct verifier_spec *spec,
                          void *arg, struct err *e) {
     if (v->closing || !v->deliver) return err_set(e, ERR_UNAVAILABLE, "the verifier isn't running");
     if (!check_spec(spec, e)) return false;
-    struct suite *suite = suite_open(v->pool, spec, e);
+    if (spec->format == VERIFIER_STDIO)
+        return err_param(e, "format", "the format stdio needs a client that sends programs");
+    struct suite *suite = suite_open(v->pool, spec, verifier_format_name(spec->format), e);
     if (!suite) return false;
     struct verifier_tests *t = err_alloc(1, sizeof *t);
     *t = (struct verifier_tests){
@@ -387,6 +411,8 @@ static void on_job(void *arg, const struct job_result *result) {
         .error = result->error,
         .output = result->output,
         .output_len = result->output_len,
+        .tests = result->tests,
+        .n_tests = result->n_tests,
         .limit = result->limit,
         .trust = "split",
     };

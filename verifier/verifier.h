@@ -56,9 +56,25 @@ const struct verifier_report *verifier_report(const struct verifier *);
 
 /* ---- tests: one object for all candidates of a race ---- */
 
-enum verifier_format { VERIFIER_HUMANEVAL, VERIFIER_ASSERTS, VERIFIER_SCRIPT };
+enum verifier_format {
+    VERIFIER_HUMANEVAL, /* check(candidate) */
+    VERIFIER_ASSERTS,   /* assert statements, as MBPP's */
+    VERIFIER_SCRIPT,    /* a program with assert statements */
+    VERIFIER_UNITTEST,
+    VERIFIER_PYTEST,
+    VERIFIER_DOCTEST,
+    VERIFIER_EVALPLUS,      /* JSON: inputs and expected results or the canonical solution */
+    VERIFIER_STDIO,         /* JSON: standard inputs and outputs of a program */
+    VERIFIER_APPS,          /* JSON: inputs and outputs, of a function where there is fn_name */
+    VERIFIER_LIVECODEBENCH, /* JSON: cases by testtype */
+};
 /* By the API's name; false where there is none such (the message lists them). */
 bool verifier_format_parse(const char *name, enum verifier_format *out, struct err *e);
+const char *verifier_format_name(enum verifier_format);
+
+/* What is told of each test.  NAMES: no values of the tests, also not in verdict.error. */
+enum verifier_feedback { VERIFIER_FEEDBACK_NONE, VERIFIER_FEEDBACK_NAMES, VERIFIER_FEEDBACK_FULL };
+bool verifier_feedback_parse(const char *name, enum verifier_feedback *out, struct err *e);
 
 enum verifier_extract {
     VERIFIER_EXTRACT_AUTO,
@@ -79,11 +95,13 @@ struct verifier_spec {
                            tests may use, or NULL */
     size_t prompt_len;
     enum verifier_extract extract;
-    double timeout_s; /* CPU seconds of one candidate; the wall clock is more generous */
+    double timeout_s; /* CPU seconds of one candidate (of a program: of one run); the wall clock is
+                         more generous */
     int memory_mb;
     uint64_t seed; /* random.seed of candidate i comes from (seed, i) */
     bool score;    /* run all tests after a failure, for on_fail: best */
-    int priority;  /* lower first */
+    enum verifier_feedback feedback;
+    int priority; /* lower first */
 };
 struct verifier_tests;
 /* Compiles the tests in the sandbox.  `ready(arg, tests, NULL)`, or `ready(arg, NULL, error)` where
@@ -108,10 +126,22 @@ enum verdict_kind {
 };
 const char *verdict_name(enum verdict_kind); /* "passed", … */
 
+/* One test.  Strings are never NULL but where it says so. */
+struct verdict_test {
+    const char *name, *status;  /* status: "passed", "failed", "error", "skipped" */
+    const char *got, *expected; /* NULL: withheld, or there is no such value */
+    const char *error;          /* "" where it passed */
+    int line;                   /* of the candidate's code, where it raised; 0: none */
+    double ms;
+};
+
 struct verdict {
     enum verdict_kind kind;
     bool duplicate;                /* the same code had this verdict before (or shares the run) */
-    int tests_passed, tests_total; /* executed assertions; total 0 where unknown */
+    int tests_passed, tests_total; /* executed assertions, test functions or cases; total 0 where
+                                      unknown */
+    const struct verdict_test *tests; /* as far as they were run and asked for; failed ones first */
+    int n_tests;
     double cpu_s, wall_s;
     int max_rss_mb;
     const char *code; /* the extracted code that was judged; "" where none was found */

@@ -20,6 +20,7 @@ enum {
     WIRE_NONCE = 16,
     WIRE_FDS = 4,
     WIRE_REPORT_TEXT = 32768,
+    WIRE_REPORT_FEEDBACK = 65536,
     /* Descriptors of a worker at its start. */
     WIRE_FD_CONTROL = 3,
     WIRE_FD_PAYLOAD = 4,
@@ -28,8 +29,9 @@ enum {
 
 /* Kinds of children. */
 enum wire_kind {
-    WIRE_CANDIDATE = 'A', /* fds: code, call socket, output */
-    WIRE_TESTS = 'B',     /* fds: call socket */
+    WIRE_CANDIDATE = 'A', /* fds: code, call socket, output; with WIRE_PROGRAM: code, input,
+                             output, errors */
+    WIRE_TESTS = 'B',     /* fds: call socket, or what a checker looks at */
     WIRE_SUITE = 'T',     /* a fork server: one tests object, compiled; fds: spec, control socket */
     WIRE_TEMPLATE =
         'R', /* a fork server: one chat template, compiled; fds: template, control socket */
@@ -57,7 +59,7 @@ struct wire_event {
 };
 
 enum wire_job_flags {
-    WIRE_SCORE = 1, /* run on after a failed assertion */
+    WIRE_PROGRAM = 2, /* A runs a program with a standard input, no functions for tests */
 };
 struct wire_job {
     uint64_t address_space; /* bytes, RLIMIT_AS */
@@ -79,10 +81,10 @@ enum wire_report_kind {
 struct wire_report {
     uint32_t kind;
     uint32_t passed, total; /* executed assertions */
-    uint32_t text_len;
+    uint32_t text_len, feedback_len;
     unsigned char nonce[WIRE_NONCE];
     char limit[16]; /* name of the limit that an error speaks of, or "" */
-    char text[];    /* text_len bytes of UTF-8 */
+    char text[];    /* text_len bytes of UTF-8; then feedback_len bytes of JSON: see feedback.h */
 };
 
 #endif

@@ -448,7 +448,7 @@ END_TEST
 START_TEST(test_broken_harness) {
     struct verifier_spec spec =
         rig_spec(VERIFIER_ASSERTS,
-                 "import sys\nassert f(2) == 4\nsys._getframe(1).f_locals['self'].passed = None\n");
+                 "import sys\nassert f(2) == 4\nsys._getframe(1).f_locals['told'].passed = None\n");
     spec.entry_point = "f";
     const struct outcome *o = rig_judge(&rig, &spec, "def f(x): return 4");
     ck_assert_msg(o->kind == VERDICT_BROKEN, "%s: %s", verdict_name(o->kind), o->error);

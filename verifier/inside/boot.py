@@ -11,6 +11,8 @@ import sys
 import types
 
 CONTROL = 3
+# In the order in which they need each other.
+HARNESS = """channel candidate remote results source cases unittests doctests pytest_module pytests suite template""".split()
 STANDARD = """abc array ast base64 bisect builtins calendar cmath collections collections.abc contextlib copy csv
 dataclasses datetime decimal difflib enum fractions functools hashlib heapq io itertools json keyword linecache locale math
 numbers operator os pprint queue random re select signal socket statistics string struct sys textwrap threading time timeit tokenize
@@ -34,7 +36,7 @@ def load_harness(inside):
     package = types.ModuleType("firstpass")
     package.inside = inside
     sys.modules["firstpass"] = package
-    for name in ("channel", "candidate", "suite", "template"):
+    for name in HARNESS:
         module = types.ModuleType("firstpass." + name)
         setattr(package, name, module)
         exec(compile(files[name + ".py"], "<firstpass>/" + name + ".py", "exec"), module.__dict__)  # noqa: F821

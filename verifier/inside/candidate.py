@@ -1,19 +1,58 @@
-"""Process A: the candidate's module, and the loop that answers what the tests in B ask of it.
+"""Process A: the candidate's module and the loop that answers what the tests in B ask of it, or the candidate's whole program with
+a standard input.
 
 Everything here can be read, replaced and broken by the candidate: nothing here is secret, and B believes none of it."""
 
+import atexit
+import collections
+import enum
 import errno
+import inspect
 import linecache
 import operator
 import os
 import random
 import sys
+import threading
 import traceback
 import types
 
 from firstpass import channel, inside
 
 CALL_SOCKET = 3
+PROGRAM = 2  # a job's flag: WIRE_PROGRAM
+
+
+def run_coroutine(value):
+    import asyncio
+
+    async def wait():
+        return await value
+
+    return asyncio.run(wait())
+
+
+def leave(value, names, message):
+    """__exit__, with an error of the tests where there was one."""
+    if not names:
+        return type(value).__exit__(value, None, None, None)
+    error = channel.exception_class(names)(message)
+    return bool(type(value).__exit__(value, type(error), error, None))
+
+
+def snapshot(value):
+    """What the tests compare with an object of their own class of the same name."""
+    if isinstance(value, enum.Enum):
+        return "enum", type(value).__name__, value.name
+    return "object", type(value).__name__, channel.attributes_of(value)
+
+
+def plain(value):
+    for base in (list, dict, set):
+        if isinstance(value, base):
+            return base(value)
+    return None
+
 
 OPERATIONS = {
     "len": len,
@@ -30,6 +69,14 @@ OPERATIONS = {
     "setitem": operator.setitem,
     "delitem": operator.delitem,
     "setattr": setattr,
+    "delattr": delattr,
+    "isinstance": isinstance,
+    "issubclass": issubclass,
+    "kind": lambda v: next((c.__name__ for c in type(v).__mro__ if c.__module__ == "builtins"), ""),
+    "doc": lambda v: v.__doc__,
+    "plain": plain,
+    "snapshot": snapshot,
+    "await": run_coroutine,
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,
@@ -52,7 +99,7 @@ OPERATIONS = {
     "abs": abs,
     "invert": operator.invert,
     "enter": lambda value: type(value).__enter__(value),
-    "exit": lambda value: type(value).__exit__(value, None, None, None),
+    "exit": leave,
 }
 MUTABLE = {list, dict, set, bytearray}
 PLAIN = {int, float, str, bool, bytes, complex, type(None)}
@@ -104,14 +151,18 @@ def line_of(error):
 
 
 def describe(error):
-    """(names of its builtin classes, its own name, message, line, limit, plain arguments or None)"""
-    names = [c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins"]
+    """(names of its builtin classes, its own name, message, line, limit, plain arguments or None, names of its other classes, plain
+    attributes)"""
+    mro = type(error).__mro__
+    names = [c.__name__ for c in mro if c.__module__ == "builtins"]
+    kinds = [c.__name__ for c in mro if c.__module__ != "builtins"]
     try:
         arguments = error.args if all(type(a) in PLAIN for a in error.args) else None
         if arguments is not None:
             arguments = tuple(arguments)
+        attributes = {k: v for k, v in vars(error).items() if type(k) is str and type(v) in PLAIN and k[:2] != "__"}
     except BaseException:  # noqa: B036
-        arguments = None
+        arguments, attributes = None, {}
     return (
         names,
         str(type(error).__name__),
@@ -119,7 +170,29 @@ def describe(error):
         line_of(error),
         limit_of(error),
         arguments,
+        kinds,
+        attributes,
     )
+
+
+class Capture:
+    """What the candidate prints, for tests that look at it; it still goes where it went."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.pieces = []
+
+    def write(self, text):
+        self.pieces.append(text)
+        return self.stream.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def take(self):
+        text = "".join(self.pieces)
+        self.pieces.clear()
+        return text
 
 
 class Loop:
@@ -128,23 +201,37 @@ class Loop:
         self.failure = failure  # what importing the module raised, described
         self.handles = {}
         self.numbers = {}  # id(object) -> handle
+        self.mirrors = {}  # number -> stand-in for an object of the tests
+        self.mirrored = {}  # id(stand-in) -> number
+        self.known = {}  # number -> its attributes as the tests know them, encoded
+        self.replaced = {}  # name -> what the module had before the tests put something of their own there
+        self.capture = None
         self.request = 0
 
     # ---- values ----
 
     def give(self, value):
-        if type(value) is RemoteIterator:
+        kind = type(value)
+        if kind is RemoteIterator:
             return "iterator", value._number
-        if type(value) is Remote:
+        if kind is Remote:
             return "callback", value._number
         extended = channel.take_extended(value)
         if extended is not None:
             return extended
+        if id(value) in self.mirrored:
+            return "mine", self.mirrored[id(value)]
         number = self.numbers.get(id(value))
         if number is None:
             number = len(self.handles) + 1
             self.handles[number] = value  # keeps it alive, so that its id stays its own
             self.numbers[id(value)] = number
+        if inspect.iscoroutine(value):
+            return "coroutine", number
+        if isinstance(value, (tuple, str, int, float, frozenset)):
+            base = channel.base_of(value)
+            if base is not None:
+                return "held", (number, base[1])
         return number
 
     def get(self, first, second):
@@ -156,12 +243,66 @@ class Loop:
             return RemoteIterator(self, second)
         if first == "entry":
             return self.target(second)
+        if first == "mine":
+            return self.mirrors[second]
+        if first == "base":
+            return second
+        if first == "enum":
+            return self.member(*second)
+        if first == "tuple":
+            return self.tuple(*second)
         return channel.make_extended(first, second)
+
+    def member(self, name, member, value):
+        kind = getattr(self.module, name, None)
+        if isinstance(kind, type) and issubclass(kind, enum.Enum) and member in kind.__members__:
+            return kind.__members__[member]
+        return value
+
+    def tuple(self, name, fields, value):
+        kind = getattr(self.module, name, None)
+        if isinstance(kind, type) and issubclass(kind, tuple):
+            return tuple.__new__(kind, value)
+        return collections.namedtuple(name, fields)._make(value) if fields else value
 
     def target(self, target):
         if type(target) is int:
             return self.handles[target]
-        return getattr(self.module, target)
+        return self.replaced[target] if target in self.replaced else getattr(self.module, target)
+
+    # ---- objects of the tests ----
+
+    def mirror(self, name, methods):
+        kind = getattr(self.module, name, None)
+        try:
+            made = object.__new__(kind if isinstance(kind, type) else types.SimpleNamespace)
+        except TypeError:
+            made = types.SimpleNamespace()
+        if type(made) is types.SimpleNamespace and methods:
+            calls = {m: staticmethod(Remote(self, number)) for m, number in methods}
+            made = type(name, (), calls)()
+        return made
+
+    def state(self, states):
+        for number, name, methods, _ in states:
+            if number not in self.mirrors:
+                self.mirrors[number] = made = self.mirror(name, methods)
+                self.mirrored[id(made)] = number
+        for number, _, _, blob in states:
+            made = self.mirrors[number]
+            for name, value in inside.decode(blob, self.get).items():
+                object.__setattr__(made, name, value)
+            self.known[number] = inside.encode(channel.attributes_of(made), self.give)
+        return None, -1, None
+
+    def changed_objects(self):
+        changed = []
+        for number, made in self.mirrors.items():
+            blob = inside.encode(channel.attributes_of(made), self.give)
+            if blob != self.known[number]:
+                self.known[number] = blob
+                changed.append((number, blob))
+        return changed or None
 
     # ---- requests ----
 
@@ -172,6 +313,10 @@ class Loop:
                 found.append(None)
                 continue
             value = getattr(self.module, name)
+            if isinstance(value, type) and issubclass(value, Exception) and value.__module__ != "builtins":
+                own = [c.__name__ for c in value.__mro__ if c.__module__ != "builtins"]
+                found.append(("exception", (own, [c.__name__ for c in value.__mro__ if c.__module__ == "builtins"])))
+                continue
             found.append((True, None) if callable(value) else (False, value))
         return found, -1, None
 
@@ -193,12 +338,25 @@ class Loop:
         return getattr(self.target(target), name), -1, None
 
     def operate(self, name, operands):
+        if name == "setglobal":
+            if operands[0] not in self.replaced and hasattr(self.module, operands[0]):
+                self.replaced[operands[0]] = getattr(self.module, operands[0])
+            setattr(self.module, *operands)
+            return None, -1, None
+        if name == "delglobal":
+            delattr(self.module, *operands)
+            return None, -1, None
         return OPERATIONS[name](*operands), -1, None
+
+    def output(self):
+        if self.capture is None:
+            self.capture = sys.stdout = Capture(sys.stdout)
+        return self.capture.take(), -1, None
 
     def answer(self, request, operation, payload):
         outer, self.request = self.request, request
         try:
-            if self.failure is not None:
+            if self.failure is not None and operation != channel.OUTPUT:
                 reply = channel.ERROR, inside.encode(self.failure, self.give)
             else:
                 run = {
@@ -206,15 +364,18 @@ class Loop:
                     channel.CALL: self.call,
                     channel.ATTRIBUTE: self.attribute,
                     channel.OPERATE: self.operate,
+                    channel.OUTPUT: self.output,
+                    channel.STATE: self.state,
                 }[operation]
                 result = run(*inside.decode(payload, self.get))
-                reply = channel.ANSWER, inside.encode(result, self.give)
+                objects = self.changed_objects() if self.mirrors else None
+                reply = channel.ANSWER, inside.encode((*result, objects), self.give)
         except BaseException as error:  # noqa: B036, SystemExit too is an answer
             try:
                 reply = channel.ERROR, inside.encode(describe(error), self.give)
             except MemoryError:
                 reply = channel.ERROR, inside.encode(
-                    (["MemoryError"], "MemoryError", "", 0, "memory", ()), self.give
+                    (["MemoryError"], "MemoryError", "", 0, "memory", (), [], {}), self.give
                 )
             del error
         self.request = outer
@@ -242,9 +403,13 @@ class Loop:
         value = inside.decode(payload, self.get)
         if operation == channel.ANSWER:
             return value
-        names, _, message, _, _, _ = value
+        names, _, message, _, _, _, kinds, _ = value
         if names and names[0] == "StopIteration":
             raise StopIteration
+        for name in kinds:
+            kind = getattr(self.module, name, None)
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                raise kind(message)
         raise channel.exception_class(names)(message)
 
 
@@ -262,29 +427,71 @@ def open_output(number):
     return open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
-def load(source):
-    """The candidate's module, and what running it raised."""
-    module = types.ModuleType("solution")
+def load(source, name):
+    """The candidate's module, and the error that running it raised, or None."""
+    module = types.ModuleType(name)
     module.__file__ = "solution.py"
-    sys.modules["solution"] = module
+    sys.modules[name] = module
     try:
         text = source.decode("utf-8")
         linecache.cache["solution.py"] = (len(text), None, text.splitlines(True), "solution.py")
         exec(compile(text, "solution.py", "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:  # noqa: B036
-        return module, describe(error)
+        return module, error
     return module, None
 
 
+def status_of(error):
+    """The exit status of a program that ended with this, told on its standard error as Python does."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None or type(code) is int:
+            return (code or 0) & 255
+        sys.stderr.write(channel.text_of(code, str) + "\n")
+        return 1
+    try:
+        # The harness's own frame is none of the program's business.
+        traceback.print_exception(type(error), error, error.__traceback__.tb_next if error.__traceback__ else None)
+    except BaseException:  # noqa: B036
+        pass
+    return 1
+
+
+def run_program(source):
+    """A program of its own: __main__, its threads and exit functions awaited as at any Python's end."""
+    atexit._clear()  # what the zygote's modules registered
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+    status = status_of(load(source, "__main__")[1])
+    try:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: B036
+        status = 1
+    flush()
+    os._exit(status)
+
+
 def run(job):
-    kind, _, _, memory, seed, cpu, _, fds = job
-    code, call, output = fds
+    kind, _, _, memory, seed, cpu, flags, fds = job
+    code = fds[0]
     source = os.pread(code, os.fstat(code).st_size, 0)
-    inside.enter(kind, memory, cpu, call, -1, output)
+    if flags & PROGRAM:
+        _, given, output, errors = fds
+        inside.enter(kind, memory, cpu, -1, -1, output, given, errors)
+        sys.stderr = sys.__stderr__ = open_output(2)
+        random.seed(seed)
+        run_program(source)
+    _, call, output = fds
+    inside.enter(kind, memory, cpu, call, -1, output, -1, -1)
     # The zygote's streams were made for /dev/null, which can seek.
     sys.stdout = sys.__stdout__ = open_output(1)
     sys.stderr = sys.__stderr__ = open_output(2)
     random.seed(seed)
-    module, failure = load(source)
+    module, error = load(source, "solution")
+    failure = describe(error) if error is not None else None
+    del error
     flush()
     Loop(module, failure).serve(False)

@@ -164,11 +164,17 @@ static bool limit_all(unsigned long long memory, int cpu_s) {
            limit_memory_and_time(memory, cpu_s);
 }
 
-/* The lowest numbers become: 0 nothing to read, 1 and 2 the output, 3 the call socket, 4 the
- * report; all others close. */
-static bool lay_out(int call, int report, int output) {
+/* What a child gets; -1: nothing (of the first three: a null device). */
+struct given {
+    int call, report, output, input, errors;
+};
+
+/* The lowest numbers become: 0 the input, 1 and 2 the output (or 2 the errors), 3 the call socket,
+ * 4 the report; all others close. */
+static bool lay_out(const struct given *given) {
     int null = fcntl(0, F_DUPFD, FD_PARKED);
-    int wanted[FD_FIRST_FREE] = {null, output, output, call, report};
+    int errors = given->errors >= 0 ? given->errors : given->output;
+    int wanted[FD_FIRST_FREE] = {given->input, given->output, errors, given->call, given->report};
     int parked[FD_FIRST_FREE];
     for (int i = 0; i < FD_FIRST_FREE; i++) {
         bool none = i < FD_CALL && wanted[i] < 0;
@@ -201,9 +207,10 @@ static bool enter_filter(void) {
 }
 
 /* NULL, or the name of the layer that failed, with errno. */
-static const char *enter(char kind, unsigned long long memory, int cpu_s, int fds[3]) {
+static const char *enter(char kind, unsigned long long memory, int cpu_s,
+                         const struct given *given) {
     int rules = kind == 'A' ? box.rules_candidate : box.rules_tests;
-    if (!lay_out(fds[0], fds[1], fds[2])) return "descriptors";
+    if (!lay_out(given)) return "descriptors";
     if (chdir(kind == 'A' && box.work[0] ? box.work : "/")) return "working directory";
     if (rules >= 0) {
         int error = landlock_enter(rules);
@@ -218,11 +225,13 @@ static const char *enter(char kind, unsigned long long memory, int cpu_s, int fd
 
 PyObject *lockdown_enter(PyObject *self, PyObject *args) {
     (void)self;
-    int kind, cpu_s, fds[3];
+    int kind, cpu_s;
     unsigned long long memory;
-    if (!PyArg_ParseTuple(args, "iKiiii", &kind, &memory, &cpu_s, &fds[0], &fds[1], &fds[2]))
+    struct given given;
+    if (!PyArg_ParseTuple(args, "iKiiiiii", &kind, &memory, &cpu_s, &given.call, &given.report,
+                          &given.output, &given.input, &given.errors))
         return NULL;
-    const char *layer = enter((char)kind, memory, cpu_s, fds);
+    const char *layer = enter((char)kind, memory, cpu_s, &given);
     if (layer) {
         char message[128];
         snprintf(message, sizeof message, "layer %s: errno %d", layer, errno);
@@ -295,7 +304,8 @@ PyObject *lockdown_selftest(PyObject *self, PyObject *args) {
     pid_t pid = fork();
     if (pid == 0) {
         char result[64] = {0};
-        const char *layer = enter('A', 0, 0, (int[]){pair[0], pipe_fds[1], -1});
+        const struct given given = {pair[0], pipe_fds[1], -1, -1, -1};
+        const char *layer = enter('A', 0, 0, &given);
         if (layer)
             snprintf(result, sizeof result, "%s: errno %d", layer, errno);
         else

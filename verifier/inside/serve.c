@@ -249,27 +249,36 @@ PyObject *serve_ready(PyObject *self, PyObject *args) {
 PyObject *serve_report(PyObject *self, PyObject *args) {
     (void)self;
     int fd, kind, passed, total;
-    PyObject *nonce, *limit, *text;
-    const char *nonce_data, *limit_data, *text_data;
-    size_t nonce_len, limit_len, text_len;
-    if (!PyArg_ParseTuple(args, "iiOiiOO", &fd, &kind, &nonce, &passed, &total, &limit, &text) ||
-        !module_bytes(nonce, &nonce_data, &nonce_len) ||
-        !module_bytes(limit, &limit_data, &limit_len) || !module_bytes(text, &text_data, &text_len))
+    struct {
+        PyObject *object;
+        const char *data;
+        size_t len;
+    } nonce, limit, text, feedback;
+    if (!PyArg_ParseTuple(args, "iiOiiOOO", &fd, &kind, &nonce.object, &passed, &total,
+                          &limit.object, &text.object, &feedback.object) ||
+        !module_bytes(nonce.object, &nonce.data, &nonce.len) ||
+        !module_bytes(limit.object, &limit.data, &limit.len) ||
+        !module_bytes(text.object, &text.data, &text.len) ||
+        !module_bytes(feedback.object, &feedback.data, &feedback.len))
         return NULL;
-    if (text_len > WIRE_REPORT_TEXT) text_len = WIRE_REPORT_TEXT;
-    struct wire_report *report = calloc(1, sizeof *report + text_len);
+    if (text.len > WIRE_REPORT_TEXT) text.len = WIRE_REPORT_TEXT;
+    if (feedback.len > WIRE_REPORT_FEEDBACK) feedback.len = 0; /* cut it would be no JSON */
+    size_t size = sizeof(struct wire_report) + text.len + feedback.len;
+    struct wire_report *report = calloc(1, size);
     if (!report) return PyErr_NoMemory();
     report->kind = (uint32_t)kind;
     report->passed = (uint32_t)passed;
     report->total = (uint32_t)total;
-    report->text_len = (uint32_t)text_len;
-    if (nonce_len == WIRE_NONCE) memcpy(report->nonce, nonce_data, WIRE_NONCE);
-    memcpy(report->limit, limit_data,
-           limit_len < sizeof report->limit - 1 ? limit_len : sizeof report->limit - 1);
-    memcpy(report->text, text_data, text_len);
+    report->text_len = (uint32_t)text.len;
+    report->feedback_len = (uint32_t)feedback.len;
+    if (nonce.len == WIRE_NONCE) memcpy(report->nonce, nonce.data, WIRE_NONCE);
+    memcpy(report->limit, limit.data,
+           limit.len < sizeof report->limit - 1 ? limit.len : sizeof report->limit - 1);
+    memcpy(report->text, text.data, text.len);
+    memcpy(report->text + text.len, feedback.data, feedback.len);
     ssize_t n;
     do /* write, not sendmsg: the filter leaves no other way out */
-        n = write(fd, report, sizeof *report + text_len);
+        n = write(fd, report, size);
     while (n < 0 && errno == EINTR);
     free(report);
     if (n < 0) return PyErr_SetFromErrno(PyExc_OSError);

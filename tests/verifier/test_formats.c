@@ -1,0 +1,150 @@
+/* formats.txt: every format, codes that must pass and codes that must not. */
+#include "tests/verifier/rig.h"
+
+#include <stdio.h>
+
+enum { MAX_SECTIONS = 200, MAX_CODES = 12 };
+
+struct code {
+    char *text; /* owned */
+    bool passes;
+    char error[120]; /* a part of it, for one that fails */
+};
+struct section {
+    char name[120], entry[64];
+    enum verifier_format format;
+    int total;            /* of a passing code; 0: any */
+    char *prompt, *tests; /* owned; may be NULL */
+    struct code codes[MAX_CODES];
+    int n_codes;
+};
+static struct section sections[MAX_SECTIONS];
+static int n_sections;
+static struct rig rig;
+
+static void append(char **text, const char *line) {
+    size_t old = *text ? strlen(*text) : 0;
+    *text = err_realloc(*text, old + strlen(line) + 2, 1);
+    memcpy(*text + old, line, strlen(line));
+    memcpy(*text + old + strlen(line), "\n", 2);
+}
+
+static void directive(struct section *s, const char *line) {
+    struct err e = {0};
+    if (!strncmp(line, "format ", 7))
+        ck_assert_msg(verifier_format_parse(line + 7, &s->format, &e), "%s", e.message);
+    else if (!strncmp(line, "entry ", 6))
+        snprintf(s->entry, sizeof s->entry, "%.63s", line + 6);
+    else if (!strncmp(line, "total ", 6))
+        s->total = (int)strtol(line + 6, NULL, 10);
+    else
+        ck_abort_msg("formats.txt: unknown directive %s", line);
+}
+
+/* Where the lines after a "---- WORD" go. */
+static char **part_of(struct section *s, const char *word) {
+    if (!strcmp(word, "prompt")) return &s->prompt;
+    if (!strcmp(word, "tests")) return &s->tests;
+    ck_assert_msg(!strcmp(word, "pass") || !strncmp(word, "fail", 4), "formats.txt: %s", word);
+    ck_assert_int_lt(s->n_codes, MAX_CODES);
+    struct code *code = &s->codes[s->n_codes++];
+    code->passes = word[0] == 'p';
+    snprintf(code->error, sizeof code->error, "%.119s", code->passes || !word[4] ? "" : word + 5);
+    return &code->text;
+}
+
+static void load(void) {
+    FILE *f = fopen("tests/verifier/formats.txt", "re");
+    ck_assert_msg(f != NULL, "tests/verifier/formats.txt can't be opened: run from the source "
+                             "directory");
+    char line[2048];
+    char **into = NULL;
+    struct section *s = NULL;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = 0;
+        if (!strncmp(line, "#### ", 5)) {
+            ck_assert_int_lt(n_sections, MAX_SECTIONS);
+            s = &sections[n_sections++];
+            *s = (struct section){0};
+            snprintf(s->name, sizeof s->name, "%.119s", line + 5);
+            into = NULL;
+        } else if (s && !strncmp(line, "#: ", 3)) {
+            directive(s, line + 3);
+        } else if (s && !strncmp(line, "---- ", 5)) {
+            into = part_of(s, line + 5);
+        } else if (into) {
+            append(into, line);
+        }
+    }
+    fclose(f);
+}
+
+static void unload(void) {
+    for (int i = 0; i < n_sections; i++) {
+        free(sections[i].prompt);
+        free(sections[i].tests);
+        for (int k = 0; k < sections[i].n_codes; k++)
+            free(sections[i].codes[k].text);
+    }
+    n_sections = 0;
+}
+
+static int judge(const struct section *s, bool score) {
+    struct verifier_spec spec = rig_spec(s->format, s->tests);
+    spec.entry_point = s->entry[0] ? s->entry : NULL;
+    spec.prompt = s->prompt;
+    spec.prompt_len = s->prompt ? strlen(s->prompt) : 0;
+    spec.extract = s->prompt ? VERIFIER_EXTRACT_CONTINUATION : VERIFIER_EXTRACT_RAW;
+    spec.timeout_s = 5;
+    spec.score = score;
+    spec.feedback = score ? VERIFIER_FEEDBACK_FULL : VERIFIER_FEEDBACK_NONE;
+    const char *codes[MAX_CODES];
+    int wrong = 0;
+    for (int i = 0; i < s->n_codes; i++)
+        codes[i] = s->codes[i].text;
+    ck_assert_msg(rig_open_tests(&rig, &spec), "%s: %s", s->name, rig.refused.message);
+    rig_submit(&rig, codes, s->n_codes);
+    verifier_tests_close(rig.tests);
+    for (int i = 0; i < s->n_codes; i++) {
+        const struct outcome *o = &rig.outcomes[i];
+        const struct code *code = &s->codes[i];
+        bool ok = code->passes ? o->kind == VERDICT_PASSED && (!s->total || o->total == s->total)
+                               : o->kind == VERDICT_FAILED && strstr(o->error, code->error);
+        ok = ok && o->passed <= o->total && (!code->passes || o->passed == o->total);
+        if (ok) continue;
+        wrong++;
+        printf("%s, code %d%s: %s, %d of %d: %s | %.300s\n", s->name, i, score ? " (score)" : "",
+               verdict_name(o->kind), o->passed, o->total, o->error, o->output);
+    }
+    return wrong;
+}
+
+START_TEST(test_all) {
+    load();
+    ck_assert_int_ge(n_sections, 30);
+    rig_open(&rig, 3);
+    int wrong = 0, codes = 0;
+    for (int i = 0; i < n_sections; i++) {
+        codes += sections[i].n_codes;
+        wrong += judge(&sections[i], _i == 1);
+    }
+    printf("%d sections, %d codes, %d wrong\n", n_sections, codes, wrong);
+    fflush(stdout);
+    rig_close(&rig);
+    unload();
+    ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("formats");
+    TCase *tc = tcase_create("formats");
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, test_all, 0, 2);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
