@@ -22,6 +22,8 @@ enum {
 
     /* ---- verifier ---- */
     LIMIT_TESTS_BYTES = 1024 * 1024,
+    LIMIT_TESTS_DATA_BYTES = 32 * 1024 * 1024, /* of formats whose tests are JSON */
+    LIMIT_TESTS_CASES = 10000,
     LIMIT_CODE_BYTES = 1024 * 1024,   /* source of one candidate */
     LIMIT_OUTPUT_BYTES = 1024 * 1024, /* a candidate that writes more ends with output_limit */
     LIMIT_OUTPUT_KEPT = 64 * 1024,    /* head and tail kept of what it wrote */

@@ -117,3 +117,24 @@ void judge(const struct judge_facts *f, struct judge_verdict *v) {
         say(v, VERDICT_BROKEN, NULL, "the tests' process ended without a report");
     }
 }
+
+void judge_program(const struct judge_process *p, const char *limit, double cpu_limit_s,
+                   const char *last_words, struct judge_verdict *v) {
+    char text[400];
+    *v = (struct judge_verdict){0};
+    if (limit) {
+        say_limit(v, limit);
+    } else if (p->lost) {
+        say(v, VERDICT_BROKEN, NULL, "a process of the sandbox was lost");
+    } else if (WIFSIGNALED(p->status)) {
+        judge_end(p, cpu_limit_s, v);
+    } else if (WEXITSTATUS(p->status) == 0) {
+        say(v, VERDICT_PASSED, NULL, "");
+    } else if (!strncmp(last_words, "MemoryError", 11)) {
+        say(v, VERDICT_MEMORY, "memory", "MemoryError");
+    } else {
+        snprintf(text, sizeof text, "%.300s%s(the program's exit status is %d)", last_words,
+                 *last_words ? " " : "", WEXITSTATUS(p->status));
+        say(v, VERDICT_FAILED, NULL, text);
+    }
+}

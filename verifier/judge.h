@@ -27,5 +27,9 @@ struct judge_verdict {
 };
 
 void judge(const struct judge_facts *f, struct judge_verdict *v);
+/* A program with a standard input: PASSED where it ended well, its output is compared elsewhere.
+ * last_words: the last line of its standard error. */
+void judge_program(const struct judge_process *, const char *limit, double cpu_limit_s,
+                   const char *last_words, struct judge_verdict *v);
 
 #endif

@@ -3,9 +3,11 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "config/limits.h"
+#include "verifier/cases.h"
 #include "verifier/extract.h"
 #include "verifier/job.h"
 #include "verifier/pool.h"
+#include "verifier/program.h"
 #include "verifier/suite.h"
 #include "verifier/template.h"
 #include "verifier/verdict.h"
@@ -26,7 +28,8 @@ struct run {
     uint64_t hash;
     char *code; /* owned */
     size_t len;
-    struct job *job; /* owned while it runs */
+    struct job *job;         /* owned while it runs */
+    struct program *program; /* likewise, where the tests are of programs */
     bool decided;
     struct verdict_kept kept;
     struct list waiters; /* of struct submission */
@@ -55,7 +58,8 @@ struct verifier_tests {
     struct list link;
     struct verifier_spec spec; /* strings owned below */
     char *strings[3];
-    struct suite *suite; /* owned */
+    struct cases cases;  /* of programs; none: the suite judges */
+    struct suite *suite; /* owned; NULL: nothing to compile */
     struct task task;    /* compiles it the first time */
     bool compiling;
     int losses; /* workers that died while they compiled the tests */
@@ -214,7 +218,17 @@ static void free_tests(struct verifier_tests *t) {
     for (int i = 0; i < t->n_names; i++)
         free(t->names[i]);
     free(t->names);
+    cases_clear(&t->cases);
     free(t);
+}
+
+static bool is_running(const struct run *run) { return run->job || run->program; }
+
+static void cancel_run(struct run *run) {
+    if (run->job) job_cancel(run->job);
+    if (run->program) program_cancel(run->program);
+    run->job = NULL;
+    run->program = NULL;
 }
 
 static void free_submission(struct submission *s) {
@@ -230,10 +244,7 @@ void verifier_tests_close(struct verifier_tests *t) {
     list_remove(&t->link);
     for (size_t i = 0; i < BUCKETS; i++)
         for (struct run *run = t->buckets[i]; run; run = run->next)
-            if (run->job) {
-                job_cancel(run->job);
-                run->job = NULL;
-            }
+            cancel_run(run);
     while (!list_empty(&t->submissions))
         free_submission(LIST_ITEM(t->submissions.next, struct submission, all));
     if (t->compiling && t->task.worker) {
@@ -298,9 +309,18 @@ static void on_begin(struct task *task, struct worker *w) {
     suite_want(t->suite, w, on_compiled, t);
 }
 
+static bool has_data(enum verifier_format format) {
+    return format == VERIFIER_EVALPLUS || format == VERIFIER_STDIO || format == VERIFIER_APPS ||
+           format == VERIFIER_LIVECODEBENCH;
+}
+
 static bool check_spec(const struct verifier_spec *spec, struct err *e) {
-    if (spec->tests_len > LIMIT_TESTS_BYTES || spec->prompt_len > LIMIT_TESTS_BYTES)
-        return err_param(e, "tests", "the tests have %zu bytes; the limit is %d", spec->tests_len,
+    size_t most = has_data(spec->format) ? LIMIT_TESTS_DATA_BYTES : LIMIT_TESTS_BYTES;
+    if (spec->tests_len > most)
+        return err_param(e, "tests", "the tests have %zu bytes; the limit is %zu", spec->tests_len,
+                         most);
+    if (spec->prompt_len > LIMIT_TESTS_BYTES)
+        return err_param(e, "prompt", "the prompt has %zu bytes; the limit is %d", spec->prompt_len,
                          LIMIT_TESTS_BYTES);
     if (!(spec->timeout_s > 0) || spec->timeout_s > LIMIT_VERIFY_SECONDS)
         return err_param(e, "timeout_s", "timeout_s must be above 0 and at most %d",
@@ -315,22 +335,41 @@ static bool check_spec(const struct verifier_spec *spec, struct err *e) {
     return true;
 }
 
+/* Cases of programs are read here and need no suite but for a checker; all else is compiled. */
+static bool take_tests(struct verifier *v, const struct verifier_spec *spec, struct cases *cases,
+                       struct suite **suite, struct err *e) {
+    *suite = NULL;
+    bool data = has_data(spec->format) && spec->format != VERIFIER_EVALPLUS;
+    if (data && !cases_read(spec->format, spec->tests, spec->tests_len, cases, e)) return false;
+    if (cases->n && !cases->checker) return true;
+    struct verifier_spec compiled = *spec;
+    if (cases->n) {
+        compiled.tests = cases->checker;
+        compiled.tests_len = strlen(cases->checker);
+    }
+    const char *format = cases->n ? "checker" : verifier_format_name(spec->format);
+    *suite = suite_open(v->pool, &compiled, format, e);
+    if (!*suite) cases_clear(cases);
+    return *suite != NULL;
+}
+
 bool verifier_tests_open(struct verifier *v, const struct verifier_spec *spec,
                          void (*ready)(void *arg, struct verifier_tests *, const struct err *),
                          void *arg, struct err *e) {
+    struct cases cases = {0};
+    struct suite *suite;
     if (v->closing || !v->deliver) return err_set(e, ERR_UNAVAILABLE, "the verifier isn't running");
-    if (!check_spec(spec, e)) return false;
-    if (spec->format == VERIFIER_STDIO)
-        return err_param(e, "format", "the format stdio needs a client that sends programs");
-    struct suite *suite = suite_open(v->pool, spec, verifier_format_name(spec->format), e);
-    if (!suite) return false;
+    if (!check_spec(spec, e) || !take_tests(v, spec, &cases, &suite, e)) return false;
     struct verifier_tests *t = err_alloc(1, sizeof *t);
     *t = (struct verifier_tests){
         .verifier = v,
         .spec = *spec,
+        .cases = cases,
         .suite = suite,
         .task = {.urgent = true, .priority = spec->priority, .begin = on_begin},
-        .compiling = true,
+        .compiling = suite != NULL,
+        .compiled = suite == NULL,
+        .ready_due = suite == NULL,
         .ready = ready,
         .arg = arg,
     };
@@ -343,7 +382,10 @@ bool verifier_tests_open(struct verifier *v, const struct verifier_spec *spec,
     list_init(&t->submissions);
     list_init(&t->due);
     list_append(&v->tests, &t->link);
-    pool_submit(v->pool, &t->task);
+    if (suite)
+        pool_submit(v->pool, &t->task);
+    else
+        due(v);
     return true;
 }
 
@@ -392,11 +434,16 @@ static void hear(struct submission *s, struct run *run) {
     }
 }
 
+static const char *trust_of(const struct verifier_tests *t) {
+    return t->cases.n ? "stdio" : "split";
+}
+
 static void on_job(void *arg, const struct job_result *result) {
     struct run *run = arg;
     struct submission *first = LIST_ITEM(run->waiters.next, struct submission, link);
     struct verifier *v = first->tests->verifier;
     run->job = NULL;
+    run->program = NULL;
     run->decided = true;
     struct verdict verdict = {
         .kind = result->kind,
@@ -414,7 +461,7 @@ static void on_job(void *arg, const struct job_result *result) {
         .tests = result->tests,
         .n_tests = result->n_tests,
         .limit = result->limit,
-        .trust = "split",
+        .trust = trust_of(first->tests),
     };
     verdict_keep(&run->kept, &verdict);
     v->stats.cpu_s += result->cpu_s;
@@ -430,6 +477,36 @@ static uint64_t seed_of(const struct verifier_tests *t, int index) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
     return x ^ (x >> 31);
+}
+
+static void start_run(struct verifier_tests *t, struct run *run, uint64_t seed, struct err *e) {
+    if (!t->cases.n) {
+        struct job_input input = {
+            .suite = t->suite,
+            .code = run->code,
+            .code_len = run->len,
+            .seed = seed,
+            .timeout_s = t->spec.timeout_s,
+            .memory_mb = t->spec.memory_mb,
+            .score = t->spec.score,
+            .priority = t->spec.priority,
+        };
+        run->job = job_start(t->verifier->pool, &input, on_job, run, e);
+        return;
+    }
+    struct program_input input = {
+        .cases = &t->cases,
+        .checker = t->suite,
+        .code = run->code,
+        .code_len = run->len,
+        .seed = seed,
+        .timeout_s = t->spec.timeout_s,
+        .memory_mb = t->spec.memory_mb,
+        .score = t->spec.score,
+        .feedback = t->spec.feedback,
+        .priority = t->spec.priority,
+    };
+    run->program = program_start(t->verifier->pool, &input, on_job, run, e);
 }
 
 static void try_next(struct submission *s) {
@@ -452,20 +529,10 @@ static void try_next(struct submission *s) {
             s->at++;
             continue;
         }
-        if (run->job) return;
-        struct job_input input = {
-            .suite = t->suite,
-            .code = run->code,
-            .code_len = run->len,
-            .seed = seed_of(t, s->index),
-            .timeout_s = t->spec.timeout_s,
-            .memory_mb = t->spec.memory_mb,
-            .score = t->spec.score,
-            .priority = t->spec.priority,
-        };
+        if (is_running(run)) return;
         struct err e = {0};
-        run->job = job_start(t->verifier->pool, &input, on_job, run, &e);
-        if (run->job) return;
+        start_run(t, run, seed_of(t, s->index), &e);
+        if (is_running(run)) return;
         log_line(LOG_ERROR, "verifier: %s", e.message);
         s->broken = true;
         s->error = "the sandbox has no memory for the code";
@@ -529,10 +596,7 @@ void verifier_cancel(struct verifier_tests *t, uint64_t id) {
         }
         free_submission(s);
         /* Nobody else waits: the run is given up, and made anew should the same code come again. */
-        if (run && run->job && list_empty(&run->waiters)) {
-            job_cancel(run->job);
-            run->job = NULL;
-        }
+        if (run && list_empty(&run->waiters)) cancel_run(run);
         return;
     }
 }
@@ -548,7 +612,7 @@ static void deliver_verdict(struct verifier_tests *t, struct submission *s) {
         .error = s->error ? s->error : "",
         .output = "",
         .limit = s->limit,
-        .trust = "split",
+        .trust = trust_of(t),
     };
     if (s->told) {
         verdict = s->told->kept.verdict;
