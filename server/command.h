@@ -17,6 +17,8 @@ int command_run(int argc, char **argv, const struct config *);
 int command_verify(int argc, char **argv, const struct config *);
 /* What this machine gives: kernels, sandbox layers, Python, model, memory plan. */
 int command_doctor(int argc, char **argv, const struct config *);
+/* `doctor --attack`: the built-in attacks on this machine, and what each layer stopped. */
+int command_attack(const struct config *, bool json);
 /* Metadata and tensors of a model file. */
 int command_inspect(int argc, char **argv, const struct config *);
 

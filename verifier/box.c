@@ -28,6 +28,8 @@ enum {
         CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_NEWNS
 };
 
+static const char host_name[] = "firstpass";
+
 /* Loads the harness from the payload; all else is in boot.py. */
 static const char loader[] =
     "import os,sys\n"
@@ -172,6 +174,9 @@ static _Noreturn void enter(struct entry *in) {
         if (error) fail(in, "user namespace", error, "uid_map");
     }
     if (plan->namespaces) {
+        /* Of a namespace of its own: the machine's says where a candidate runs. */
+        if (sethostname(host_name, sizeof host_name - 1) || setdomainname("", 0))
+            fail(in, "uts namespace", errno, "sethostname");
         error = box_tree_enter(plan, in->slot, &detail);
         if (error) fail(in, "mount tree", error, detail);
     }

@@ -28,6 +28,7 @@ struct box_plan {
     bool namespaces;     /* pid, net, ipc, uts, cgroup and mount, with a tree of its own */
     bool user_namespace; /* needed for them without root */
     bool own_uid;        /* root: a uid that nobody else has */
+    bool limits;         /* rlimits of each child */
     bool filter;         /* seccomp */
     int landlock_abi;    /* 0: none */
     const struct interpreter *interpreter; /* borrowed */

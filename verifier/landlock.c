@@ -30,6 +30,7 @@ enum {
     FS_REMOVE_FILE = 1 << 5,
     FS_MAKE_DIR = 1 << 7,
     FS_MAKE_REG = 1 << 8,
+    FS_REFER = 1 << 13, /* moving to another directory */
     FS_TRUNCATE = 1 << 14,
 };
 
@@ -88,6 +89,7 @@ int landlock_allow_read(int fd, const char *path) {
 int landlock_allow_work(int fd, int abi, const char *path) {
     uint64_t rights = FS_READ_FILE | FS_READ_DIR | FS_WRITE_FILE | FS_REMOVE_DIR | FS_REMOVE_FILE |
                       FS_MAKE_DIR | FS_MAKE_REG;
+    if (abi >= 2) rights |= FS_REFER;
     if (abi >= 3) rights |= FS_TRUNCATE;
     return allow(fd, path, 0, rights);
 }

@@ -58,10 +58,11 @@ static bool put_config(struct buf *b, const struct box_plan *plan, struct err *e
     snprintf(by_descriptor, sizeof by_descriptor, "/proc/self/fd/%d", WIRE_FD_MODULE);
     const struct interpreter *in = plan->interpreter;
     json_t *config = json_pack(
-        "{s:o, s:o, s:s, s:s, s:i, s:i}", "sys_path", strings(in->sys_path, in->n_sys_path), "read",
-        strings(in->read, in->n_read), "module", plan->namespaces ? BOX_TREE_MODULE : by_descriptor,
-        "work", plan->namespaces ? BOX_WORK : "", "landlock_abi", plan->landlock_abi, "own_uid",
-        plan->own_uid || (plan->namespaces && plan->user_namespace));
+        "{s:o, s:o, s:s, s:s, s:i, s:i, s:i}", "sys_path", strings(in->sys_path, in->n_sys_path),
+        "read", strings(in->read, in->n_read), "module",
+        plan->namespaces ? BOX_TREE_MODULE : by_descriptor, "work",
+        plan->namespaces ? BOX_WORK : "", "landlock_abi", plan->landlock_abi, "own_uid",
+        plan->own_uid || (plan->namespaces && plan->user_namespace), "limits", plan->limits);
     char *text = config ? json_dumps(config, JSON_COMPACT) : NULL;
     if (text) put_record(b, "config.json", text, strlen(text));
     free(text);
@@ -71,14 +72,17 @@ static bool put_config(struct buf *b, const struct box_plan *plan, struct err *e
 
 bool payload_make(struct box_plan *plan, struct err *e) {
     struct buf b;
-    void *filter = NULL;
-    size_t filter_bytes = 0;
+    void *filter = NULL, *server_filter = NULL;
+    size_t filter_bytes = 0, server_bytes = 0;
     plan->payload_fd = plan->module_fd = -1;
     buf_init(&b, PAYLOAD_BYTES);
     bool ok = put_config(&b, plan, e);
-    if (ok && plan->filter) ok = (filter = seccomp_build(&filter_bytes, e));
+    if (ok && plan->filter)
+        ok = (filter = seccomp_build(SECCOMP_CHILD, &filter_bytes, e)) &&
+             (server_filter = seccomp_build(SECCOMP_SERVER, &server_bytes, e));
     if (ok) {
         put_record(&b, "filter", filter, filter_bytes);
+        put_record(&b, "server_filter", server_filter, server_bytes);
         for (int i = 0; i < embedded_n_files && ok; i++) {
             const struct embedded_file *file = &embedded_files[i];
             if (strcmp(file->name, "module.so") != 0)
@@ -90,6 +94,7 @@ bool payload_make(struct box_plan *plan, struct err *e) {
     BUG_ON(b.overflowed);
     if (ok) ok = (plan->payload_fd = payload_memfd("payload", b.data, b.len, e)) >= 0;
     free(filter);
+    free(server_filter);
     buf_clear(&b);
     return ok;
 }

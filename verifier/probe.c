@@ -26,7 +26,8 @@ const char *probe_check_ready(const struct box_plan *plan, const char *text) {
     long bits = strtol(text + 1, &end, 10);
     if (*end) return "its self-test said nothing readable";
     if (!plan->filter) bits &= SELFTEST_THREAD;
-    if (!plan->landlock_abi && !plan->namespaces) bits &= ~(long)SELFTEST_FILE;
+    if (!plan->landlock_abi && !plan->namespaces)
+        bits &= ~(long)(SELFTEST_FILE | SELFTEST_SERVER_FILE);
     if (bits & SELFTEST_FILE) return "self-test: /etc/passwd could be read";
     if (bits & SELFTEST_SOCKET) return "self-test: a socket could be made";
     if (bits & SELFTEST_FORK) return "self-test: a process could be forked";
@@ -35,6 +36,9 @@ const char *probe_check_ready(const struct box_plan *plan, const char *text) {
     if (bits & SELFTEST_OWNER) return "self-test: F_SETOWN was possible";
     if (bits & SELFTEST_EXEC) return "self-test: execve was possible";
     if (bits & SELFTEST_CHANGE) return "self-test: files could be truncated or their times set";
+    if (bits & SELFTEST_SERVER_FILE) return "self-test: the fork server could read /etc/passwd";
+    if (bits & SELFTEST_SERVER_CALL)
+        return "self-test: the fork server could make a socket or run a program";
     if (bits & SELFTEST_THREAD) return "self-test: a thread could not be made";
     return NULL;
 }
@@ -103,24 +107,28 @@ struct ladder {
     int uid_error;
 };
 
-static void describe_level(struct box_plan *plan, int level, int abi, bool root) {
-    plan->namespaces = level >= 3;
-    plan->user_namespace = level >= 3 && !root;
+static void describe_level(struct box_plan *plan, int level, int abi, bool root, unsigned without) {
+    plan->namespaces = level >= 3 && !(without & VERIFIER_WITHOUT_NAMESPACES);
+    plan->user_namespace = plan->namespaces && !root;
     plan->own_uid = root && level >= 1;
-    plan->filter = level >= 1;
+    plan->filter = level >= 1 && !(without & VERIFIER_WITHOUT_SECCOMP);
     plan->landlock_abi = level >= 2 ? abi : 0;
+    plan->limits = !(without & VERIFIER_WITHOUT_LIMITS);
     /* Without Landlock a tree of its own still keeps files away, but not what the ladder's top
      * promises. */
-    plan->level = level == 3 && !abi ? 2 : level;
+    plan->level = !plan->filter                            ? 0
+                  : plan->namespaces && plan->landlock_abi ? 3
+                  : plan->namespaces || plan->landlock_abi ? 2
+                                                           : 1;
 }
 
 static bool climb(struct ladder *l, const struct verifier_options *options, int abi,
                   struct err *e) {
-    bool root = geteuid() == 0;
+    bool root = geteuid() == 0 && !(options->without & VERIFIER_WITHOUT_UID);
     for (int level = options->max_level; level >= 0; level--) {
         if (level == 2 && !abi) continue;
         for (int own_uid = root; own_uid >= 0; own_uid--) {
-            describe_level(&l->wish, level, abi, own_uid);
+            describe_level(&l->wish, level, abi, own_uid, options->without);
             if (attempt(&l->wish, &l->last, e)) return true;
             if (!l->failure.layer[0]) l->failure = l->last;
             if (strcmp(l->last.layer, "interpreter") == 0 && level <= 2) return false;
@@ -198,7 +206,7 @@ static void fill_report(struct probe *p, const struct ladder *l,
             l->uid_failed ? l->uid_error : 0);
     }
     add(p, "no_new_privs", true, "", 0);
-    add(p, "limits", true, "memory, cpu time, file size, descriptors, stack", 0);
+    add(p, "limits", plan->limits, "memory, cpu time, file size, descriptors, stack", 0);
     add(p, "process count", plan->own_uid || plan->user_namespace,
         plan->own_uid || plan->user_namespace ? "" : "needs a uid of its own", 0);
     snprintf(text, sizeof text, "ABI %d", plan->landlock_abi);
@@ -249,7 +257,8 @@ static bool no_level(const struct probe *p, const struct ladder *l, struct err *
 
 bool probe_run(struct probe *out, const struct verifier_options *options, struct err *e) {
     int abi_error = 0;
-    int abi = landlock_abi(options->max_landlock_abi, &abi_error);
+    int max_abi = options->without & VERIFIER_WITHOUT_LANDLOCK ? 0 : options->max_landlock_abi;
+    int abi = landlock_abi(max_abi, &abi_error);
     struct err first = {0};
     for (int skip = 0;; skip++) {
         *out = (struct probe){0};

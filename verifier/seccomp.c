@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -53,14 +55,11 @@ static const char *const allowed[] = {
     "renameat",
     "renameat2",
     "ftruncate",
-    "fsync",
-    "fdatasync",
     "flock",
     "umask",
     "statfs",
     "fstatfs",
     "pipe",
-    "pipe2",
     "poll",
     "ppoll",
     "select",
@@ -72,17 +71,12 @@ static const char *const allowed[] = {
     "eventfd2",
     "recvfrom",
     "shutdown",
-    "getsockopt",
     /* memory */
     "brk",
     "munmap",
     "mremap",
     "madvise",
-    "mincore",
     /* time */
-    "clock_gettime",
-    "clock_getres",
-    "clock_nanosleep",
     "nanosleep",
     "gettimeofday",
     "time",
@@ -101,7 +95,6 @@ static const char *const allowed[] = {
     "sigaltstack",
     "pause",
     "restart_syscall",
-    "futex",
     "set_robust_list",
     "rseq",
     "gettid",
@@ -110,7 +103,6 @@ static const char *const allowed[] = {
     "set_tid_address",
     "exit",
     "exit_group",
-    "membarrier",
     /* who and where */
     "getpid",
     "getppid",
@@ -124,6 +116,22 @@ static const char *const allowed[] = {
     "sysinfo",
     "getrandom",
     "getcpu",
+};
+
+/* Done by doing nothing: what a candidate may write lies in memory, and on a descriptor of somebody
+ * else's file these would make the disk work. */
+static const char *const idle[] = {"fsync", "fdatasync"};
+
+/* What a fork server needs beyond that: children, descriptors with messages, the work directory
+ * emptied, and the layers that its children take after the fork. */
+static const char *const for_servers[] = {
+    "wait4",    "waitid",
+    "recvmsg",  "sendmsg",
+    "seccomp",  "pidfd_open",
+    "chmod",    "fchmod",
+    "fchmodat", "utimensat",
+    "tgkill",   "close_range",
+    "fork",     "landlock_restrict_self",
 };
 
 /* Denied with EPERM rather than ENOSYS, so that the message in Python reads right. */
@@ -245,6 +253,12 @@ static const char *const denied[] = {
     "splice",
     "tee",
     "vmsplice",
+    "syslog",
+    "io_setup",
+    "mincore",
+    "membarrier",
+    "sync",
+    "syncfs",
 };
 
 struct rule {
@@ -265,6 +279,28 @@ static int add_names(scmp_filter_ctx filter, uint32_t action, const char *const 
     int status = 0;
     for (size_t i = 0; i < n && !status; i++)
         status = add(filter, &(struct rule){.call = names[i], .action = action});
+    return status;
+}
+
+static int add_rules(scmp_filter_ctx filter, const struct rule *rules, size_t n) {
+    int status = 0;
+    for (size_t i = 0; i < n && !status; i++)
+        status = add(filter, &rules[i]);
+    return status;
+}
+
+static bool is_for_servers(const char *call) {
+    for (size_t i = 0; i < sizeof for_servers / sizeof for_servers[0]; i++)
+        if (!strcmp(call, for_servers[i])) return true;
+    return false;
+}
+
+static int add_denied(scmp_filter_ctx filter, enum seccomp_program program) {
+    int status = 0;
+    for (size_t i = 0; i < sizeof denied / sizeof denied[0] && !status; i++)
+        if (program == SECCOMP_CHILD || !is_for_servers(denied[i]))
+            status =
+                add(filter, &(struct rule){.call = denied[i], .action = SCMP_ACT_ERRNO(EPERM)});
     return status;
 }
 
@@ -302,13 +338,22 @@ static int add_open(scmp_filter_ctx filter, const char *call, unsigned flags) {
     return status;
 }
 
-static int add_arguments(scmp_filter_ctx filter) {
+enum {
+    /* All that the flags of a futex operation are beside its number. */
+    FUTEX_FLAGS = FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME,
+};
+#define NEW_SPACES                                                                                 \
+    ((scmp_datum_t)(CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |     \
+                    CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_PTRACE))
+/* The low half of an argument that the kernel takes as an int. */
+#define INT_WITHOUT(flags) (UINT64_C(0xffffffff) & ~(scmp_datum_t)(flags))
+
+/* Signals and processes: a child has itself and its threads, a fork server its children. */
+static int add_processes(scmp_filter_ctx filter, enum seccomp_program program) {
     const uint32_t eperm = SCMP_ACT_ERRNO(EPERM), allow = SCMP_ACT_ALLOW;
     const scmp_datum_t self = (scmp_datum_t)SECCOMP_THIS_PROCESS;
-    const scmp_datum_t new_spaces = CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET |
-                                    CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_PTRACE;
-    const struct rule rules[] = {
-        /* signals and limits: this process only.  prlimit on the fork server was a hole. */
+    const struct rule for_child[] = {
+        /* This process only.  prlimit on the fork server was a hole. */
         {"kill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
         {"kill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self, 0)}},
         {"tgkill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
@@ -319,8 +364,53 @@ static int add_arguments(scmp_filter_ctx filter) {
         {"clone",
          allow,
          1,
-         {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD | new_spaces, CLONE_THREAD)}},
+         {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD | NEW_SPACES, CLONE_THREAD)}},
         {"clone", eperm, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)}},
+    };
+    const struct rule for_server[] = {
+        /* No process group, not everybody. */
+        {"kill", allow, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, 0x80000000, 0)}},
+        {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, 0, 0)}},
+        {"clone", allow, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, NEW_SPACES, 0)}},
+        {"prctl", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, PR_SET_PDEATHSIG, 0)}},
+        {"prctl", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, PR_SET_NO_NEW_PRIVS, 0)}},
+    };
+    return program == SECCOMP_CHILD
+               ? add_rules(filter, for_child, sizeof for_child / sizeof for_child[0])
+               : add_rules(filter, for_server, sizeof for_server / sizeof for_server[0]);
+}
+
+/* Clocks of the machine and of the caller; a negative number is some process's CPU clock, which
+ * tells what the tests and the server are doing. */
+static int add_clock(scmp_filter_ctx filter, const char *call) {
+    const struct rule rules[] = {
+        {call, SCMP_ACT_ALLOW, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, INT_WITHOUT(15), 0)}},
+        {call,
+         SCMP_ACT_ERRNO(EINVAL),
+         1,
+         {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, 0x80000000, 0x80000000)}},
+    };
+    return add_rules(filter, rules, sizeof rules / sizeof rules[0]);
+}
+
+static int add_futex(scmp_filter_ctx filter) {
+    /* What locks of C and Python are made of; none that lends priority. */
+    static const scmp_datum_t operations[] = {FUTEX_WAIT,        FUTEX_WAKE,    FUTEX_REQUEUE,
+                                              FUTEX_CMP_REQUEUE, FUTEX_WAKE_OP, FUTEX_WAIT_BITSET,
+                                              FUTEX_WAKE_BITSET};
+    int status = 0;
+    for (size_t i = 0; i < sizeof operations / sizeof operations[0] && !status; i++)
+        status = add(filter, &(struct rule){"futex",
+                                            SCMP_ACT_ALLOW,
+                                            1,
+                                            {SCMP_CMP(1, SCMP_CMP_MASKED_EQ,
+                                                      INT_WITHOUT(FUTEX_FLAGS), operations[i])}});
+    return status;
+}
+
+static int add_memory_and_sockets(scmp_filter_ctx filter) {
+    const uint32_t allow = SCMP_ACT_ALLOW;
+    const struct rule rules[] = {
         /* no new code: extension modules are mapped from files, read-only */
         {"mmap", allow, 1, {SCMP_CMP(2, SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}},
         {"mmap",
@@ -337,16 +427,42 @@ static int add_arguments(scmp_filter_ctx filter) {
           SCMP_CMP(1, SCMP_CMP_MASKED_EQ, ~(scmp_datum_t)(SOCK_CLOEXEC | SOCK_NONBLOCK),
                    SOCK_STREAM)}},
         {"sendto", allow, 1, {SCMP_CMP(4, SCMP_CMP_EQ, 0, 0)}},
+        /* not SO_PEERCRED and SO_PEERPIDFD: a descriptor of the server, which made the sockets */
+        {"getsockopt",
+         allow,
+         2,
+         {SCMP_CMP(1, SCMP_CMP_EQ, SOL_SOCKET, 0), SCMP_CMP(2, SCMP_CMP_EQ, SO_TYPE, 0)}},
+        {"getsockopt",
+         allow,
+         2,
+         {SCMP_CMP(1, SCMP_CMP_EQ, SOL_SOCKET, 0), SCMP_CMP(2, SCMP_CMP_EQ, SO_ERROR, 0)}},
+        {"getsockopt", SCMP_ACT_ERRNO(EPERM), 1, {SCMP_CMP(1, SCMP_CMP_NE, SOL_SOCKET, 0)}},
+        /* O_EXCL means a pipe for the kernel's notices */
+        {"pipe2",
+         allow,
+         1,
+         {SCMP_CMP(1, SCMP_CMP_MASKED_EQ, INT_WITHOUT(O_CLOEXEC | O_NONBLOCK), 0)}},
+        /* O_ASYNC asks for signals */
+        {"fcntl",
+         allow,
+         2,
+         {SCMP_CMP(1, SCMP_CMP_EQ, F_SETFL, 0), SCMP_CMP(2, SCMP_CMP_MASKED_EQ, O_ASYNC, 0)}},
     };
+    return add_rules(filter, rules, sizeof rules / sizeof rules[0]);
+}
+
+static int add_arguments(scmp_filter_ctx filter) {
     static const unsigned long controls[] = {TCGETS,  TIOCGWINSZ, FIONREAD,
                                              FIOCLEX, FIONCLEX,   FIONBIO};
     /* No F_SETOWN, F_SETSIG: those killed the fork server past a filter on kill. */
-    static const unsigned long commands[] = {F_DUPFD, F_GETFD, F_SETFD, F_GETFL,
-                                             F_SETFL, F_GETLK, F_SETLK, F_DUPFD_CLOEXEC};
+    static const unsigned long commands[] = {F_DUPFD, F_GETFD, F_SETFD,        F_GETFL,
+                                             F_GETLK, F_SETLK, F_DUPFD_CLOEXEC};
     static const unsigned long settings[] = {PR_SET_NAME, PR_GET_NAME};
-    int status = 0;
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0] && !status; i++)
-        status = add(filter, &rules[i]);
+    static const char *const clocks[] = {"clock_gettime", "clock_getres", "clock_nanosleep"};
+    int status = add_memory_and_sockets(filter);
+    for (size_t i = 0; i < sizeof clocks / sizeof clocks[0] && !status; i++)
+        status = add_clock(filter, clocks[i]);
+    if (!status) status = add_futex(filter);
     if (!status) status = add_open(filter, "open", 1);
     if (!status) status = add_open(filter, "openat", 2);
     if (!status)
@@ -379,7 +495,7 @@ done:
     return program;
 }
 
-void *seccomp_build(size_t *bytes, struct err *e) {
+void *seccomp_build(enum seccomp_program which, size_t *bytes, struct err *e) {
     void *program = NULL;
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
     if (!filter) {
@@ -390,8 +506,12 @@ void *seccomp_build(size_t *bytes, struct err *e) {
     if (!status) status = seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
     if (!status)
         status = add_names(filter, SCMP_ACT_ALLOW, allowed, sizeof allowed / sizeof allowed[0]);
-    if (!status)
-        status = add_names(filter, SCMP_ACT_ERRNO(EPERM), denied, sizeof denied / sizeof denied[0]);
+    if (!status) status = add_names(filter, SCMP_ACT_ERRNO(0), idle, sizeof idle / sizeof idle[0]);
+    if (!status && which == SECCOMP_SERVER)
+        status = add_names(filter, SCMP_ACT_ALLOW, for_servers,
+                           sizeof for_servers / sizeof for_servers[0]);
+    if (!status) status = add_denied(filter, which);
+    if (!status) status = add_processes(filter, which);
     if (!status) status = add_arguments(filter);
     if (status)
         err_errno(e, -status, "libseccomp refuses the system call filter");

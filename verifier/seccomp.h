@@ -27,9 +27,15 @@ enum {
     SELFTEST_EXEC = 64,
     SELFTEST_THREAD = 128,
     SELFTEST_CHANGE = 256, /* truncating a file or setting its times, by path */
+    SELFTEST_SERVER_FILE = 512,
+    SELFTEST_SERVER_CALL = 1024, /* a socket, or running a program */
 };
 
+/* A fork server (the zygote; the parents of tests' processes and of renders) parses what clients
+ * sent, and takes its filter before that; its children take theirs on top. */
+enum seccomp_program { SECCOMP_CHILD, SECCOMP_SERVER };
+
 /* The program as an array of struct sock_filter; free() it. */
-void *seccomp_build(size_t *bytes, struct err *e);
+void *seccomp_build(enum seccomp_program, size_t *bytes, struct err *e);
 
 #endif

@@ -23,6 +23,15 @@
 
 struct verifier;
 
+/* Layers switched off, to see what each is for: by tests and `doctor --attack` only. */
+enum verifier_without {
+    VERIFIER_WITHOUT_SECCOMP = 1,
+    VERIFIER_WITHOUT_LANDLOCK = 2,
+    VERIFIER_WITHOUT_NAMESPACES = 4,
+    VERIFIER_WITHOUT_UID = 8, /* of its own: root's, without its rights */
+    VERIFIER_WITHOUT_LIMITS = 16,
+};
+
 struct verifier_options {
     const char *python; /* path of an interpreter, or "auto": the first usable CPython >= 3.8 */
     int workers;        /* 0: one for each core */
@@ -31,6 +40,7 @@ struct verifier_options {
     int max_level; /* 3; lower ones force a weaker sandbox, for tests */
     int max_landlock_abi; /* -1: what the kernel has; lower: as on an older kernel, 0: none; for
                              tests */
+    unsigned without;     /* bits of enum verifier_without; 0 */
 };
 
 /* What is active and what is not, found by running the workers' own code in a throw-away child. */
@@ -173,6 +183,39 @@ uint64_t verifier_render(struct verifier *, const char *variables, size_t len,
                          void (*done)(void *arg, const char *text, size_t len, const struct err *),
                          void *arg);
 void verifier_render_cancel(struct verifier *, uint64_t id);
+
+/* ---- the built-in attacks: what each layer is for, on this very machine ---- */
+
+enum { VERIFIER_ARRANGEMENTS = 10 };
+struct verifier_attack {
+    const char *name; /* "41 the own process group" */
+    enum verdict_kind verdict;
+    const char *result; /* static: "stopped", "open" as documented for the level, "through", or
+                           "wrong": another verdict than it should get, or its twin failed */
+    char said[200];     /* the verdict's limit and error */
+    bool twin_ran;      /* an honest candidate of the same shape */
+    bool twin_passed;
+    unsigned ran, through; /* bit i: it was run, it worked in arrangement i */
+    unsigned stopped_by;   /* bits of enum verifier_without: it works where these are off, and not
+                              where fewer of them are; 0: it never did */
+};
+struct verifier_attacks {
+    int level;
+    int n, n_arrangements;
+    unsigned without[VERIFIER_ARRANGEMENTS]; /* [0] is 0: all that the machine gives */
+    struct verifier_attack *items;           /* owned */
+    int n_stopped, n_open, n_through, n_wrong;
+    void *text; /* owned: what the names point to */
+};
+/* Runs all attacks as `options` say, then again with layers switched off, in sandboxes of its own;
+ * takes a minute or two.  Harmless where a layer is off: they ask, and take nothing.  Before
+ * threads start.  `progress(arg, without, done, total)` may be NULL. */
+bool verifier_attacks_run(const struct verifier_options *, struct verifier_attacks *out,
+                          void (*progress)(void *arg, unsigned without, int done, int total),
+                          void *arg, struct err *e) MUST_CHECK;
+void verifier_attacks_clear(struct verifier_attacks *);
+/* "seccomp", "landlock", "namespaces", "uid" or "limits". */
+const char *verifier_without_name(enum verifier_without layer);
 
 /* ---- seen from outside ---- */
 

@@ -64,7 +64,9 @@ def main():
         [path.encode() for path in config["read"]],
         config["work"].encode(),
         files["filter"],  # noqa: F821
+        files["server_filter"],  # noqa: F821
         config["own_uid"],
+        config["limits"],
     )
     report = inside.selftest()
     handlers = {

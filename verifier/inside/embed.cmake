@@ -1,5 +1,5 @@
 # Writes a C file with the bytes of FILES (a list of NAME=PATH) as the table of inside/embedded.h.
-# Called as: cmake -DOUT=file.c "-DFILES=name=path;…" -P embed.cmake
+# Called as: cmake -DOUT=file.c "-DFILES=name=path;…" -DTABLE=embedded -P embed.cmake
 set(text "/* Generated from verifier/inside/ by embed.cmake. */\n#include \"verifier/inside/embedded.h\"\n\n")
 set(table "")
 set(i 0)
@@ -13,5 +13,5 @@ foreach(pair ${FILES})
   string(APPEND table "    {\"${name}\", data_${i}, sizeof data_${i}},\n")
   math(EXPR i "${i} + 1")
 endforeach()
-string(APPEND text "const struct embedded_file embedded_files[] = {\n${table}};\nconst int embedded_n_files = ${i};\n")
+string(APPEND text "const struct embedded_file ${TABLE}_files[] = {\n${table}};\nconst int ${TABLE}_n_files = ${i};\n")
 file(WRITE "${OUT}" "${text}")

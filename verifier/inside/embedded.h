@@ -12,5 +12,8 @@ struct embedded_file {
 };
 extern const struct embedded_file embedded_files[];
 extern const int embedded_n_files;
+/* Not given to any box: verifier/attacks.txt. */
+extern const struct embedded_file embedded_attacks_files[];
+extern const int embedded_attacks_n_files;
 
 #endif

@@ -28,7 +28,16 @@ endforeach()
 add_custom_command(
   OUTPUT ${CMAKE_BINARY_DIR}/generated/inside_embedded.c
   COMMAND ${CMAKE_COMMAND} -DOUT=${CMAKE_BINARY_DIR}/generated/inside_embedded.c "-DFILES=${inside_files}"
-    -P ${inside_dir}/embed.cmake
+    -DTABLE=embedded -P ${inside_dir}/embed.cmake
   DEPENDS ${inside_depends}
   VERBATIM)
 target_sources(verifier PRIVATE ${CMAKE_BINARY_DIR}/generated/inside_embedded.c)
+
+# The attacks of tests and of `doctor --attack`.
+add_custom_command(
+  OUTPUT ${CMAKE_BINARY_DIR}/generated/attacks_embedded.c
+  COMMAND ${CMAKE_COMMAND} -DOUT=${CMAKE_BINARY_DIR}/generated/attacks_embedded.c
+    "-DFILES=attacks.txt=${CMAKE_SOURCE_DIR}/verifier/attacks.txt" -DTABLE=embedded_attacks -P ${inside_dir}/embed.cmake
+  DEPENDS ${CMAKE_SOURCE_DIR}/verifier/attacks.txt ${inside_dir}/embed.cmake
+  VERBATIM)
+target_sources(verifier PRIVATE ${CMAKE_BINARY_DIR}/generated/attacks_embedded.c)

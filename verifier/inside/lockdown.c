@@ -1,9 +1,11 @@
-/* The last layers, taken by each child itself after its job has come: descriptors, limits,
- * Landlock, seccomp.
+/* The last layers: Landlock and seccomp of the fork servers, and what each child takes itself after
+ * its job has come: descriptors, limits, Landlock, seccomp.
  *
- * THEORY.  Set up once in the zygote (rulesets, filter), entered by each child.  The filter speaks
- * of "this process" by a placeholder, since it is built before the process exists; entering
- * replaces it by the real number. */
+ * THEORY.  Set up once in the zygote (rulesets, filters).  The zygote then enters the candidates'
+ * ruleset and a filter of its own, which all its children inherit: what compiles tests and
+ * templates reads text of clients.  Each child enters its own on top.  The filter speaks of "this
+ * process" by a placeholder, since it is built before the process exists; entering replaces it by
+ * the real number. */
 #include "config/limits.h"
 #include "verifier/inside/module.h"
 #include "verifier/landlock.h"
@@ -49,6 +51,7 @@ static struct {
     struct sock_filter filter[MAX_FILTER];
     unsigned short n_filter; /* 0: no filter */
     int own_uid;             /* nobody else runs under this uid: count its processes */
+    int limits;              /* 0: none are set, for tests */
 } box = {.rules_candidate = -1, .rules_tests = -1};
 
 /* ---- in the zygote ---- */
@@ -77,18 +80,40 @@ static PyObject *failed(int error) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+static bool load_filter(const struct sock_filter *filter, unsigned short n) {
+    struct sock_fprog program = {.len = n, .filter = (struct sock_filter *)(uintptr_t)filter};
+    return !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
+/* The zygote's own layers.  NULL, or the one that failed, with errno. */
+static const char *enter_as_server(const char *filter, size_t bytes) {
+    if (box.rules_candidate >= 0) {
+        errno = landlock_enter(box.rules_candidate);
+        if (errno) return "landlock";
+    }
+    if (!bytes) return NULL;
+    struct sock_filter *copy = malloc(bytes); /* as aligned as the kernel wants it */
+    if (!copy) return "seccomp";
+    memcpy(copy, filter, bytes);
+    bool ok = load_filter(copy, (unsigned short)(bytes / sizeof *copy));
+    free(copy);
+    return ok ? NULL : "seccomp";
+}
+
 PyObject *lockdown_setup(PyObject *self, PyObject *args) {
     (void)self;
-    int abi, own_uid;
-    PyObject *paths, *work, *filter;
-    const char *work_path, *filter_data;
-    size_t work_len, filter_len;
-    if (!PyArg_ParseTuple(args, "iOOOi", &abi, &paths, &work, &filter, &own_uid) ||
+    int abi, own_uid, limits;
+    PyObject *paths, *work, *filter, *server;
+    const char *work_path, *filter_data, *server_data;
+    size_t work_len, filter_len, server_len;
+    if (!PyArg_ParseTuple(args, "iOOOOii", &abi, &paths, &work, &filter, &server, &own_uid,
+                          &limits) ||
         !module_bytes(work, &work_path, &work_len) ||
-        !module_bytes(filter, &filter_data, &filter_len))
+        !module_bytes(filter, &filter_data, &filter_len) ||
+        !module_bytes(server, &server_data, &server_len))
         return NULL;
     if (work_len >= sizeof box.work || filter_len > sizeof box.filter ||
-        filter_len % sizeof(struct sock_filter)) {
+        server_len > sizeof box.filter || filter_len % sizeof(struct sock_filter)) {
         PyErr_SetString(PyExc_ValueError, "work path or filter too long");
         return NULL;
     }
@@ -96,6 +121,7 @@ PyObject *lockdown_setup(PyObject *self, PyObject *args) {
     memcpy(box.filter, filter_data, filter_len);
     box.n_filter = (unsigned short)(filter_len / sizeof(struct sock_filter));
     box.own_uid = own_uid;
+    box.limits = limits;
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return failed(errno);
     if (abi > 0) {
@@ -103,6 +129,7 @@ PyObject *lockdown_setup(PyObject *self, PyObject *args) {
         if (!error) error = open_rules(abi, paths, "", &box.rules_tests);
         if (error) return failed(error);
     }
+    if (enter_as_server(server_data, server_len)) return failed(errno);
     lockdown_clean_work(); /* as every candidate finds it */
     Py_IncRef(PYTHON_NONE);
     return PYTHON_NONE;
@@ -202,8 +229,7 @@ static bool enter_filter(void) {
     if (!box.n_filter) return true;
     for (int i = 0; i < box.n_filter; i++)
         if (box.filter[i].k == SECCOMP_THIS_PROCESS) box.filter[i].k = (uint32_t)getpid();
-    struct sock_fprog program = {.len = box.n_filter, .filter = box.filter};
-    return !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+    return load_filter(box.filter, box.n_filter);
 }
 
 /* NULL, or the name of the layer that failed, with errno. */
@@ -218,7 +244,8 @@ static const char *enter(char kind, unsigned long long memory, int cpu_s,
         if (error) return "landlock";
     }
     if (!close_others(FD_FIRST_FREE)) return "descriptors";
-    if (!set_limit(RLIMIT_NOFILE, OPEN_FILES) || !limit_all(memory, cpu_s)) return "limits";
+    if (box.limits && (!set_limit(RLIMIT_NOFILE, OPEN_FILES) || !limit_all(memory, cpu_s)))
+        return "limits";
     if (!enter_filter()) return "seccomp";
     return NULL;
 }
@@ -290,6 +317,21 @@ static int possible(pid_t parent) {
     return bits;
 }
 
+/* Of the fork server itself. */
+static int server_possible(void) {
+    int bits = 0;
+    int fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        close(fd);
+        bits |= SELFTEST_SERVER_FILE;
+    }
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd >= 0) close(fd);
+    char *const arguments[] = {(char *)(uintptr_t) "x", NULL};
+    if (fd >= 0 || (execve("/", arguments, NULL) && errno == EACCES)) bits |= SELFTEST_SERVER_CALL;
+    return bits;
+}
+
 PyObject *lockdown_selftest(PyObject *self, PyObject *args) {
     (void)self;
     (void)args;
@@ -320,6 +362,8 @@ PyObject *lockdown_selftest(PyObject *self, PyObject *args) {
     ssize_t n = read(pipe_fds[0], result, sizeof result - 1);
     close(pipe_fds[0]);
     if (pid > 0) waitpid(pid, NULL, 0);
-    if (n < 0) n = 0;
-    return PyBytes_FromStringAndSize(result, n);
+    if (n > 0 && result[0] == '=')
+        n = snprintf(result, sizeof result, "=%ld",
+                     strtol(result + 1, NULL, 10) | (long)server_possible());
+    return PyBytes_FromStringAndSize(result, n < 0 ? 0 : n);
 }
