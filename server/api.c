@@ -1,6 +1,7 @@
 #include "server/api.h"
 
 #include "base/clock.h"
+#include "server/api_verify.h"
 #include "server/call.h"
 #include "server/route.h"
 #include "server/status.h"
@@ -28,6 +29,9 @@ static void on_request(void *arg, struct http_request *http) {
         break;
     case ROUTE_CHAT:
         call_start(api, http, API_REQUEST_CHAT);
+        break;
+    case ROUTE_VERIFY:
+        api_verify_start(api, http);
         break;
     case ROUTE_MODELS:
         status_models(api, http);
@@ -128,6 +132,7 @@ bool api_open(struct api *api, const struct config *config, struct runtime *runt
     api->created = (int64_t)time(NULL);
     api->opened_at = clock_seconds();
     list_init(&api->calls);
+    list_init(&api->verifications);
     metrics_init(&api->metrics);
     const struct http_options options = {
         .host = config->server.host,
@@ -154,6 +159,7 @@ void api_close(struct api *api) {
 
 void api_fail_calls(struct api *api, const struct err *e) {
     LIST_EACH_SAFE(it, &api->calls) call_fail(call_of(it), e);
+    LIST_EACH_SAFE(it, &api->verifications) api_verify_fail(it, e);
 }
 
 bool api_idle(const struct api *api) { return list_empty(&api->calls) && !http_busy(api->http); }

@@ -26,6 +26,7 @@ struct api {
     void *arg;
 
     struct list calls;    /* struct call.link: requests in work */
+    struct list verifications; /* of POST /v1/verify */
     int n_races;          /* admitted and not ended: one for each prompt */
     int64_t n_candidates; /* of these, as asked for */
     double ended_rate;    /* candidates that end a second, smoothed */

@@ -378,6 +378,10 @@ static void write_candidate(struct writer *w, const struct api_response_head *h,
     writer_text(w, c->error);
     writer_key(w, "limit");
     writer_text(w, c->limit);
+    if (c->tests_json) {
+        writer_key(w, "tests");
+        writer_raw(w, c->tests_json, c->tests_len);
+    }
     writer_key(w, "trust");
     writer_text(w, c->trust);
     if (h->request->detail == RACE_CANDIDATES_FULL) {

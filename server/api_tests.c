@@ -3,7 +3,9 @@
 #include "config/limits.h"
 
 #include <ctype.h>
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_CANDIDATES = 32, ENTRY_POINT_BYTES = 256 };
@@ -101,9 +103,10 @@ const char *api_tests_find_code(const char *text, size_t len, const char *name, 
 
 static bool refuse_unknown(struct reader *f) {
     static const char *const known[] = {
-        "tests",    "format",     "entry_point", "max_candidates", "width",       "return",
-        "on_fail",  "timeout_s",  "memory_mb",   "deadline_s",     "extract",     "greedy_first",
-        "progress", "candidates", "score",       "prompt",         "first_index", "pass_at_k",
+        "tests",   "format",       "entry_point", "max_candidates", "width",
+        "return",  "on_fail",      "timeout_s",   "memory_mb",      "deadline_s",
+        "extract", "greedy_first", "progress",    "candidates",     "score",
+        "prompt",  "first_index",  "pass_at_k",   "feedback",
     };
     const char *key;
     json_t *value;
@@ -120,16 +123,59 @@ static bool refuse_unknown(struct reader *f) {
     return true;
 }
 
-static bool has_check_function(const char *tests, size_t len) {
-    return defines(tests, len, "check");
+static bool starts_line(const char *s, size_t len, const char *word) {
+    size_t n = strlen(word);
+    for (size_t at = 0; at < len; at = line_end(s, len, at) + 1)
+        if (len - at >= n && !memcmp(s + at, word, n)) return true;
+    return false;
 }
 
-static void read_format(struct reader *f, struct verifier_spec *t) {
-    const char *format = reader_string(f, "format", 64, NULL);
+/* What tests without a format look like. */
+static enum verifier_format guess_format(json_t *tests, const struct verifier_spec *t) {
+    if (json_is_object(tests)) {
+        if (json_object_get(tests, "base_input") || json_object_get(tests, "plus_input"))
+            return VERIFIER_EVALPLUS;
+        if (json_object_get(tests, "fn_name")) return VERIFIER_APPS;
+        bool cases = json_object_get(tests, "public_test_cases") != NULL;
+        return cases ? VERIFIER_LIVECODEBENCH : VERIFIER_STDIO;
+    }
+    if (json_is_array(tests)) {
+        bool typed = json_object_get(json_array_get(tests, 0), "testtype") != NULL;
+        return typed ? VERIFIER_LIVECODEBENCH : VERIFIER_STDIO;
+    }
+    if (defines(t->tests, t->tests_len, "check")) return VERIFIER_HUMANEVAL;
+    if (memmem(t->tests, t->tests_len, "unittest.TestCase", strlen("unittest.TestCase")))
+        return VERIFIER_UNITTEST;
+    if (starts_line(t->tests, t->tests_len, "def test_") ||
+        starts_line(t->tests, t->tests_len, "class Test"))
+        return VERIFIER_PYTEST;
+    if (starts_line(t->tests, t->tests_len, ">>> ")) return VERIFIER_DOCTEST;
+    return VERIFIER_ASSERTS;
+}
+
+/* A text; or JSON, which goes on as its text. */
+static bool read_text(struct reader *f, struct verifier_spec *t) {
+    json_t *v = reader_get(f, "tests");
+    if (!json_is_array(v) && !json_is_object(v)) {
+        t->tests = reader_string(f, "tests", LIMIT_TESTS_DATA_BYTES, &t->tests_len);
+        if (!t->tests && !f->failed) reader_fail(f, "tests", "must not be missing");
+        return !f->failed;
+    }
+    char *text = json_dumps(v, JSON_COMPACT);
+    if (!text) return reader_fail(f, "tests", "can't be read");
+    t->tests_len = strlen(text);
+    t->tests = arena_strndup(f->arena, text, t->tests_len);
+    free(text);
+    return true;
+}
+
+bool api_tests_read_spec(struct reader *f, const struct config *config, struct verifier_spec *t) {
     struct err why = {0};
+    if (f->failed || !read_text(f, t)) return false;
+    if (!t->tests_len) return reader_fail(f, "tests", "must not be empty");
+    const char *format = reader_string(f, "format", 64, NULL);
     if (!format)
-        t->format =
-            has_check_function(t->tests, t->tests_len) ? VERIFIER_HUMANEVAL : VERIFIER_ASSERTS;
+        t->format = guess_format(reader_get(f, "tests"), t);
     else if (!verifier_format_parse(format, &t->format, &why))
         reader_fail(f, "format", "%s", why.message);
     const char *extract = reader_string(f, "extract", 64, NULL);
@@ -137,6 +183,14 @@ static void read_format(struct reader *f, struct verifier_spec *t) {
     if (extract && !verifier_extract_parse(extract, &t->extract, &why))
         reader_fail(f, "extract", "%s", why.message);
     t->entry_point = reader_string(f, "entry_point", ENTRY_POINT_BYTES, NULL);
+    const char *feedback = reader_string(f, "feedback", 64, NULL);
+    if (feedback && !verifier_feedback_parse(feedback, &t->feedback, &why))
+        reader_fail(f, "feedback", "%s", why.message);
+    t->timeout_s =
+        reader_number(f, "timeout_s", 0.01, LIMIT_VERIFY_SECONDS, config->verifier.timeout_s);
+    t->memory_mb =
+        (int)reader_int(f, "memory_mb", 16, LIMIT_VERIFY_MEMORY_MB, config->verifier.memory_mb);
+    return !f->failed;
 }
 
 /* See verifier_spec.prompt: what the client says; else a completion continues its own prompt; else
@@ -273,12 +327,7 @@ static void read_answer(struct reader *f, struct api_request *q) {
 static void read_tests(struct reader *f, const struct api_request_context *c, const char *user,
                        size_t user_len, int n, struct api_request *q) {
     struct verifier_spec *t = &q->tests;
-    t->tests = reader_string(f, "tests", LIMIT_TESTS_BYTES, &t->tests_len);
-    if (f->failed) return;
-    if (!t->tests_len) {
-        reader_fail(f, "tests", "must not be empty");
-        return;
-    }
+    if (!api_tests_read_spec(f, c->config, t)) return;
     if (q->n_prompts > 1) {
         reader_fail(f, "tests", "are for one prompt; the request has %d", q->n_prompts);
         return;
@@ -288,12 +337,7 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
         return;
     }
     q->has_tests = true;
-    read_format(f, t);
     choose_prompt(f, user, user_len, q);
-    t->timeout_s =
-        reader_number(f, "timeout_s", 0.01, LIMIT_VERIFY_SECONDS, c->config->verifier.timeout_s);
-    t->memory_mb =
-        (int)reader_int(f, "memory_mb", 16, LIMIT_VERIFY_MEMORY_MB, c->config->verifier.memory_mb);
     read_candidates(f, c, n, q);
     read_pass_at(f, q);
     read_width(f, q);

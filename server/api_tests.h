@@ -11,6 +11,10 @@
 bool api_tests_read(struct reader *top, const struct api_request_context *, const char *user,
                     size_t user_len, int n, struct api_request *);
 
+/* What the verifier is told, but for the prompt and score: tests (text or JSON), format, entry_point,
+ * extract, feedback and limits.  Strings go to the reader's arena. */
+bool api_tests_read_spec(struct reader *, const struct config *, struct verifier_spec *);
+
 /* The first fenced Python block of `text` that defines `name` as a function or class; NULL: none.
  * *out_len set; borrowed from `text`. */
 const char *api_tests_find_code(const char *text, size_t len, const char *name, size_t *out_len);

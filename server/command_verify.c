@@ -1,7 +1,7 @@
 #include "config/limits.h"
 #include "server/command.h"
 #include "server/runtime.h"
-#include "server/writer.h"
+#include "server/verdict_json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,12 +14,15 @@ static const char usage[] =
     "\n"
     "Runs the tests on each CODE file in the sandbox.\n"
     "\n"
-    "  --format F         humaneval, asserts or script\n"
+    "  --format F         humaneval, asserts, script, unittest, pytest, doctest, evalplus,\n"
+    "                     stdio, apps or livecodebench\n"
     "  --entry-point N    the function that the tests call\n"
     "  --prompt FILE      the code that CODE continues and that the tests may use\n"
     "  --extract E        auto, fenced, raw or continuation; default: raw, with --prompt auto\n"
     "  --timeout-s S  --memory-mb N\n"
     "  --score            run all tests of a CODE, also after one failed\n"
+    "  --feedback F       what is told of each test: none, names (no values of the tests) or\n"
+    "                     full; default: with --json full, else none\n"
     "  --json             the results as JSON\n"
     "\n"
     "Exit status: 0 all passed, 1 some did not, 2 bad input, 3 the sandbox failed.\n";
@@ -37,7 +40,7 @@ struct verify {
     const struct config *config; /* borrowed */
     struct runtime *runtime;     /* owned */
     struct err *e;               /* borrowed */
-    const char *format, *extract, *tests_path, *prompt_path;
+    const char *format, *extract, *feedback, *tests_path, *prompt_path;
     struct verifier_spec spec;
     char *tests_text, *prompt_text; /* owned */
     bool json;
@@ -87,6 +90,8 @@ static bool take_option(struct verify *v, struct command_args *a) {
         v->prompt_path = value;
     else if ((value = command_args_value(a, "extract")))
         v->extract = value;
+    else if ((value = command_args_value(a, "feedback")))
+        v->feedback = value;
     else if (command_args_flag(a, "json"))
         v->json = true;
     else if (command_args_flag(a, "score"))
@@ -124,12 +129,15 @@ static bool parse_args(struct verify *v, int argc, char **argv) {
                                         : "no CODE file is given");
     }
     if (!v->extract) v->extract = v->prompt_path ? "auto" : "raw";
-    return verifier_format_parse(v->format, &v->spec.format, v->e) &&
+    if (!v->feedback) v->feedback = v->json ? "full" : "none";
+    return verifier_feedback_parse(v->feedback, &v->spec.feedback, v->e) &&
+           verifier_format_parse(v->format, &v->spec.format, v->e) &&
            verifier_extract_parse(v->extract, &v->spec.extract, v->e);
 }
 
 static bool read_files(struct verify *v) {
-    v->tests_text = command_read_file(v->tests_path, LIMIT_TESTS_BYTES, &v->spec.tests_len, v->e);
+    v->tests_text =
+        command_read_file(v->tests_path, LIMIT_TESTS_DATA_BYTES, &v->spec.tests_len, v->e);
     if (!v->tests_text) return false;
     v->spec.tests = v->tests_text;
     if (v->prompt_path) {
@@ -149,37 +157,28 @@ static bool read_files(struct verify *v) {
 
 /* ---- results ---- */
 
-static void write_json(struct work *work, const struct verdict *verdict) {
+static void write_json(struct work *work, const struct verdict *verdict, bool tells) {
     struct writer w;
     writer_init(&w, &work->result);
     writer_object(&w);
     writer_key(&w, "file");
     writer_text(&w, work->path);
-    writer_key(&w, "verdict");
-    writer_text(&w, verdict_name(verdict->kind));
-    writer_key(&w, "tests_passed");
-    writer_int(&w, verdict->tests_passed);
-    writer_key(&w, "tests_total");
-    writer_int(&w, verdict->tests_total);
-    writer_key(&w, "error");
-    writer_text(&w, verdict->error);
-    writer_key(&w, "duplicate");
-    writer_bool(&w, verdict->duplicate);
-    writer_key(&w, "method");
-    writer_text(&w, verdict->method);
-    writer_key(&w, "trust");
-    writer_text(&w, verdict->trust);
-    writer_key(&w, "limit");
-    writer_text(&w, verdict->limit);
-    writer_key(&w, "cpu_s");
-    writer_number(&w, verdict->cpu_s);
-    writer_key(&w, "wall_s");
-    writer_number(&w, verdict->wall_s);
-    writer_key(&w, "max_rss_mb");
-    writer_int(&w, verdict->max_rss_mb);
-    writer_key(&w, "output");
-    writer_string(&w, verdict->output, verdict->output_len);
+    verdict_json_members(&w, verdict, tells);
     writer_object_end(&w);
+}
+
+static void write_lines(struct work *work, const struct verdict *verdict) {
+    buf_printf(&work->result, "%s: %s, %d of %d tests%s%s\n", work->path,
+               verdict_name(verdict->kind), verdict->tests_passed, verdict->tests_total,
+               *verdict->error ? ": " : "", verdict->error);
+    for (int i = 0; i < verdict->n_tests; i++) {
+        const struct verdict_test *t = &verdict->tests[i];
+        buf_printf(&work->result, "    %-7s %s (%.1f ms)%s%s", t->status, t->name, t->ms,
+                   *t->error ? "  " : "", t->error);
+        if (t->got) buf_printf(&work->result, "  got %s", t->got);
+        if (t->expected) buf_printf(&work->result, "  expected %s", t->expected);
+        buf_puts(&work->result, "\n");
+    }
 }
 
 static void on_verdict(void *arg, int index, const struct verdict *verdict) {
@@ -187,11 +186,9 @@ static void on_verdict(void *arg, int index, const struct verdict *verdict) {
     struct work *work = &v->work[index];
     work->verdict = verdict->kind;
     if (v->json)
-        write_json(work, verdict);
+        write_json(work, verdict, v->spec.feedback != VERIFIER_FEEDBACK_NONE);
     else
-        buf_printf(&work->result, "%s: %s, %d of %d tests%s%s\n", work->path,
-                   verdict_name(verdict->kind), verdict->tests_passed, verdict->tests_total,
-                   *verdict->error ? ": " : "", verdict->error);
+        write_lines(work, verdict);
     v->n_left--;
 }
 

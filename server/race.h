@@ -98,6 +98,8 @@ struct race_candidate {
     const char *code, *error, *method, *output, *limit,
         *trust; /* never NULL when decided, but limit */
     size_t code_len, output_len;
+    const char *tests_json; /* what came of each test, as JSON; NULL: not asked for */
+    size_t tests_len;
 };
 
 struct race_counts {

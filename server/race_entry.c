@@ -1,10 +1,12 @@
 #include "server/race_entry.h"
 
+#include "server/verdict_json.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 /* Of an error line; a traceback of megabytes helps nobody and there may be 10,000 of them. */
-enum { REASON_BYTES = 1024 };
+enum { REASON_BYTES = 1024, TESTS_BYTES = 512 * 1024 };
 
 struct race_entry *race_entry_new(int index) {
     struct race_entry *c = err_alloc(1, sizeof *c);
@@ -18,6 +20,7 @@ void race_entry_free(struct race_entry *c) {
     if (!c) return;
     race_entry_drop(c);
     free(c->reason);
+    free(c->tests_json);
     free(c);
 }
 
@@ -94,6 +97,17 @@ void race_entry_set_verdict(struct race_entry *c, const struct verdict *v) {
     c->view.method = put(&at, method, strlen(method));
     c->view.trust = put(&at, trust, strlen(trust));
     if (v->limit) c->view.limit = put(&at, v->limit, limit_len);
+
+    if (v->n_tests) {
+        struct buf json;
+        struct writer w;
+        buf_init(&json, TESTS_BYTES);
+        writer_init(&w, &json);
+        verdict_json_tests(&w, v->tests, v->n_tests);
+        if (!json.overflowed)
+            c->view.tests_json = c->tests_json = buf_take(&json, &c->view.tests_len);
+        buf_clear(&json);
+    }
 
     at = c->code = err_alloc(v->code_len + v->output_len + 2, 1);
     c->view.code = put(&at, v->code, v->code_len);

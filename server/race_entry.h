@@ -28,6 +28,7 @@ struct race_entry {
     void *logprobs;
     char *code;   /* the code, and the output behind it */
     char *reason; /* error, method, limit and trust */
+    char *tests_json;
 };
 
 struct race_entry *race_entry_new(int index);

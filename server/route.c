@@ -13,6 +13,7 @@ static const struct {
 } table[] = {
     {"/completions", HTTP_POST, ROUTE_COMPLETIONS, "POST, OPTIONS"},
     {"/chat/completions", HTTP_POST, ROUTE_CHAT, "POST, OPTIONS"},
+    {"/verify", HTTP_POST, ROUTE_VERIFY, "POST, OPTIONS"},
     {"/models", HTTP_GET, ROUTE_MODELS, "GET, HEAD, OPTIONS"},
     {"/models/", HTTP_GET, ROUTE_MODEL, "GET, HEAD, OPTIONS"},
     {"/health", HTTP_GET, ROUTE_HEALTH, "GET, HEAD, OPTIONS"},

@@ -11,6 +11,7 @@
 enum route {
     ROUTE_COMPLETIONS,
     ROUTE_CHAT,
+    ROUTE_VERIFY,
     ROUTE_MODELS,
     ROUTE_MODEL, /* rest: the model's id */
     ROUTE_HEALTH,

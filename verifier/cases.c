@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_CONTAINERS = 200000 };
 static const double MOST_TOLERANCE = 1e9;
 
 static bool refuse(struct err *e, const char *what) { return err_param(e, "tests", "%s", what); }
@@ -96,11 +97,34 @@ static bool read_compare(struct cases *c, json_t *root, struct err *e) {
     return true;
 }
 
+/* Parsed it takes about 200 bytes for each container, and a call for each level: both are bounded
+ * before jansson sees the text. */
+static bool has_sane_shape(const char *text, size_t len) {
+    int depth = 0, containers = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            in_string = c != '"';
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > LIMIT_JSON_DEPTH || ++containers > MOST_CONTAINERS) return false;
+        } else if ((c == ']' || c == '}') && depth) {
+            depth--;
+        }
+    }
+    return true;
+}
+
 /* A member that may be JSON within a string. */
 static json_t *member(json_t *root, const char *key, bool *wrong) {
     json_t *value = json_object_get(root, key);
     if (!json_is_string(value)) return json_incref(value);
-    json_t *inner = json_loadb(json_string_value(value), json_string_length(value), 0, NULL);
+    json_t *inner = NULL;
+    if (has_sane_shape(json_string_value(value), json_string_length(value)))
+        inner = json_loadb(json_string_value(value), json_string_length(value), 0, NULL);
     *wrong = *wrong || !inner;
     return inner;
 }
@@ -149,6 +173,8 @@ bool cases_read(enum verifier_format format, const char *text, size_t len, struc
                 struct err *e) {
     *out = (struct cases){0};
     json_error_t where;
+    if (!has_sane_shape(text, len))
+        return refuse(e, "the tests' JSON is nested too deep or has too many lists and objects");
     json_t *root = json_loadb(text, len, 0, &where);
     if (!root)
         return err_param(e, "tests", "the tests are no JSON: %s (line %d)", where.text, where.line);
