@@ -239,19 +239,24 @@ AVX2_INLINE void dot_block(enum pack_form form, int bits, int rows, const uint8_
     }
 }
 
-AVX2_INLINE __m256 add_block(enum pack_form form, __m256i dot, const float *v,
-                             const struct matmul_record *a, __m256 sum) {
+/* Adds the block to 16 sums of one row, which stay in memory: a tile's do not fit beside the
+ * integers, and held over the loop the compiler would spill them and store them as well. */
+AVX2_INLINE void add_block(enum pack_form form, const __m256i dot[2], const float *v,
+                           const struct matmul_record *a, float *sums) {
     enum { N = PACK_OUTPUTS };
-    __m256 scale = _mm256_set1_ps(a->scale);
-    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(_mm256_load_ps(v), scale), sum);
-    if (form == PACK_SCALE_MIN)
-        sum = _mm256_fmadd_ps(_mm256_load_ps(v + N), _mm256_set1_ps(a->scale_sum), sum);
-    if (form == PACK_SUB_MIN) {
-        __m256 m = _mm256_mul_ps(_mm256_set1_ps((float)a->init[0]), _mm256_load_ps(v + 4 * N));
-        m = _mm256_fmadd_ps(_mm256_set1_ps((float)a->init[1]), _mm256_load_ps(v + 5 * N), m);
-        sum = _mm256_fmadd_ps(m, _mm256_mul_ps(_mm256_load_ps(v + 3 * N), scale), sum);
+    __m256 scale = _mm256_broadcast_ss(&a->scale);
+    for (int i = 0; i < 2; i++, v += 8, sums += 8) {
+        __m256 d = _mm256_mul_ps(_mm256_load_ps(v), scale);
+        __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[i]), d, _mm256_load_ps(sums));
+        if (form == PACK_SCALE_MIN)
+            sum = _mm256_fmadd_ps(_mm256_load_ps(v + N), _mm256_broadcast_ss(&a->scale_sum), sum);
+        if (form == PACK_SUB_MIN) {
+            __m256 m = _mm256_mul_ps(_mm256_set1_ps((float)a->init[0]), _mm256_load_ps(v + 4 * N));
+            m = _mm256_fmadd_ps(_mm256_set1_ps((float)a->init[1]), _mm256_load_ps(v + 5 * N), m);
+            sum = _mm256_fmadd_ps(m, _mm256_mul_ps(_mm256_load_ps(v + 3 * N), scale), sum);
+        }
+        _mm256_store_ps(sums, sum);
     }
-    return sum;
 }
 
 AVX2_INLINE void tile_rows(enum pack_form form, int bits, int rows, int panel,
@@ -260,19 +265,21 @@ AVX2_INLINE void tile_rows(enum pack_form form, int bits, int rows, int panel,
     float *sums = t->sums + panel * N;
     for (int r = 0; r < rows && t->first; r++)
         memset(sums + r * MATMUL_PANELS * N, 0, N * sizeof *sums);
+    const uint8_t *codes = t->codes[panel];
+    const float *v = t->scales[panel];
+    const int8_t *q = t->q;
+    const struct matmul_record *record = t->records;
     for (int b = 0; b < t->n_blocks; b++) {
-        const float *v = t->scales[panel] + b * MATMUL_SCALES * N;
-        const struct matmul_record *record = t->records + b * rows;
         __m256i dot[TILE_ROWS][2];
         if (!panel) prefetch_next(t, t->n_panels, b);
-        dot_block(form, bits, rows, t->codes[panel] + b * PACK_CODES, v,
-                  t->q + b * PACK_COLUMNS * rows, record, dot);
+        dot_block(form, bits, rows, codes, v, q, record, dot);
         for (int r = 0; r < rows; r++)
-            for (int i = 0; i < 2; i++) {
-                float *at = sums + r * MATMUL_PANELS * N + 8 * i;
-                _mm256_store_ps(
-                    at, add_block(form, dot[r][i], v + 8 * i, record + r, _mm256_load_ps(at)));
-            }
+            add_block(form, dot[r], v, record + r, sums + r * MATMUL_PANELS * N);
+        codes += PACK_CODES;
+        v += MATMUL_SCALES * N;
+        q += PACK_COLUMNS * rows;
+        record += rows;
+        __asm__ volatile("" ::: "memory");
     }
 }
 
