@@ -5,14 +5,16 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 /* Fastest first. */
 const char *const isa_names[] = {
 #if defined(__x86_64__)
-    "avx512vnni", "avx2",
+    "amx",     "avx512vnni", "avx2",
 #endif
-    "generic",    "reference", NULL,
+    "generic", "reference",  NULL,
 };
 
 #if defined(__x86_64__)
@@ -31,10 +33,22 @@ static bool has_avx512vnni(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
 }
+
+/* The tile registers: of the processor (CPUID leaf 7, EDX bits 24 and 25), and leave of the kernel,
+ * which saves their 8 KB for this process from then on (Linux: Documentation/arch/x86/xstate.rst).
+ */
+static bool has_amx(void) {
+    enum { TILES = 1 << 24, INT8 = 1 << 25, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d;
+    if (!has_avx512vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if (!(d & TILES) || !(d & INT8)) return false;
+    return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+}
 #endif
 
 bool isa_available(const char *name) {
 #if defined(__x86_64__)
+    if (!strcmp(name, "amx")) return has_amx();
     if (!strcmp(name, "avx512vnni")) return has_avx512vnni();
     if (!strcmp(name, "avx2")) return has_avx2();
 #endif
@@ -43,26 +57,31 @@ bool isa_available(const char *name) {
 
 static struct isa describe(const char *name) {
 #if defined(__x86_64__)
+    if (!strcmp(name, "amx"))
+        return (struct isa){.name = name,
+                            .unsigned8 = true,
+                            .init = MATMUL_INIT_SUMS,
+                            .few = {matmul_avx512vnni, MATMUL_ROWS_AVX512VNNI, 4},
+                            .few_rows = MATMUL_FEW_ROWS_AMX,
+                            .many = {matmul_amx, MATMUL_ROWS_AMX, 32},
+                            .vector = vector_avx512vnni()};
     if (!strcmp(name, "avx512vnni"))
         return (struct isa){.name = name,
                             .unsigned8 = true,
                             .init = MATMUL_INIT_SUMS,
-                            .tile_rows = MATMUL_ROWS_AVX512VNNI,
-                            .matmul = matmul_avx512vnni,
+                            .many = {matmul_avx512vnni, MATMUL_ROWS_AVX512VNNI, 4},
                             .vector = vector_avx512vnni()};
     if (!strcmp(name, "avx2"))
         return (struct isa){.name = name,
                             .init = MATMUL_INIT_PAIRS,
-                            .tile_rows = MATMUL_ROWS_AVX2,
-                            .matmul = matmul_avx2,
+                            .many = {matmul_avx2, MATMUL_ROWS_AVX2, 4},
                             .vector = vector_avx2()};
 #endif
     return (struct isa){.name = name,
                         .is_reference = !strcmp(name, "reference"),
                         .unsigned8 = true,
                         .init = MATMUL_INIT_SUMS,
-                        .tile_rows = MATMUL_ROWS_GENERIC,
-                        .matmul = matmul_generic,
+                        .many = {matmul_generic, MATMUL_ROWS_GENERIC, 4},
                         .vector = vector_generic()};
 }
 

@@ -23,6 +23,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(kernels/cpu/vector_avx2.c PROPERTIES COMPILE_OPTIONS "${isa_vector};${isa_avx2}")
   set_source_files_properties(kernels/cpu/matmul_avx512vnni.c PROPERTIES COMPILE_OPTIONS
     "${isa_matmul};${isa_avx512}")
+  set_source_files_properties(kernels/cpu/matmul_amx.c PROPERTIES COMPILE_OPTIONS
+    "${isa_matmul};${isa_avx512};-mamx-tile;-mamx-int8")
   set_source_files_properties(kernels/cpu/vector_avx512vnni.c PROPERTIES COMPILE_OPTIONS
     "${isa_vector};${isa_avx512}")
 endif()

@@ -11,8 +11,9 @@ struct isa {
     bool is_reference; /* computes with kernels/cpu/reference.h instead */
     bool unsigned8;    /* wants 8-bit codes plus 128 */
     enum matmul_init init;
-    int tile_rows; /* most rows of a tile of `matmul` */
-    matmul_fn *matmul;
+    struct matmul_way few; /* products of at most few_rows rows */
+    int few_rows;
+    struct matmul_way many; /* all others */
     const struct vector_ops *vector;
 };
 

@@ -31,7 +31,7 @@ struct matmul_job {
     const struct pack *w;
     /* Rows are computed in tiles of R rows (matmul_tile), which lie one after the other and are
      * interleaved inside, so that a tile is read from front to back: */
-    const int8_t *q;                     /* of a tile [n_cols / 4][R][4]; -127 … 127 */
+    const int8_t *q; /* of a tile [n_cols / T][R][T], T of the way; -127 … 127 */
     const struct matmul_record *records; /* of a tile [n_blocks][R] */
     const float *x; /* [n_rows][n_cols], of PACK_DENSE instead of q and records */
     int n_rows;
@@ -45,6 +45,7 @@ enum {
     MATMUL_CHUNK = 16, /* most blocks decoded at a time */
     MATMUL_PANELS = 2, /* panels at a time */
     MATMUL_SCALES = 6, /* vectors of 16 scales that a block may need */
+    MATMUL_DOTS = 4 * 16,
 };
 
 /* Memory of one thread: decoded codes and scales of MATMUL_PANELS x MATMUL_CHUNK blocks, which stay
@@ -52,6 +53,9 @@ enum {
 struct matmul_scratch {
     _Alignas(64) uint8_t codes[MATMUL_PANELS][MATMUL_CHUNK][PACK_CODES];
     _Alignas(64) float scales[MATMUL_PANELS][MATMUL_CHUNK][MATMUL_SCALES][PACK_OUTPUTS];
+    _Alignas(64) int32_t dots[MATMUL_DOTS][PACK_OUTPUTS]; /* of matmul_amx.c: integers on their
+                                                            way to the vector registers */
+    int configured;                                       /* rows that its tiles are set up for */
     float *sums; /* owned by the device; [n_rows][MATMUL_PANELS * PACK_OUTPUTS], 64-byte aligned */
 };
 
@@ -65,11 +69,25 @@ struct matmul_tile matmul_tile(int n_rows, int tile_rows, int row);
 /* Computes the outputs of panel pairs begin … end-1 (pair i: panels 2 i and 2 i + 1). */
 typedef void matmul_fn(const struct matmul_job *, struct matmul_scratch *, int begin, int end);
 
+/* How an instruction set multiplies. */
+struct matmul_way {
+    matmul_fn *run;
+    int tile_rows; /* most rows of a tile */
+    int together;  /* columns of a row that are neighbours in a tile: 4 or 32 */
+};
+
 /* Most rows of a tile: as many as registers hold. */
-enum { MATMUL_ROWS_GENERIC = 4, MATMUL_ROWS_AVX2 = 4, MATMUL_ROWS_AVX512VNNI = 6 };
+enum {
+    MATMUL_ROWS_GENERIC = 4,
+    MATMUL_ROWS_AVX2 = 4,
+    MATMUL_ROWS_AVX512VNNI = 6,
+    MATMUL_ROWS_AMX = 16,
+    MATMUL_FEW_ROWS_AMX = 4, /* as many go by avx512vnni */
+};
 
 void matmul_generic(const struct matmul_job *, struct matmul_scratch *, int begin, int end);
 void matmul_avx2(const struct matmul_job *, struct matmul_scratch *, int begin, int end);
 void matmul_avx512vnni(const struct matmul_job *, struct matmul_scratch *, int begin, int end);
+void matmul_amx(const struct matmul_job *, struct matmul_scratch *, int begin, int end);
 
 #endif

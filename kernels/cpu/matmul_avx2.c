@@ -15,7 +15,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
-enum { TILE_ROWS = MATMUL_ROWS_AVX2 };
+enum { TILE_ROWS = MATMUL_ROWS_AVX2, READS_BYTES = 1 };
 
 #include "kernels/cpu/matmul.inc"
 

@@ -11,129 +11,15 @@
 
 #if defined(__AVX512VNNI__)
 
-enum { TILE_ROWS = MATMUL_ROWS_AVX512VNNI };
+enum { TILE_ROWS = MATMUL_ROWS_AVX512VNNI, READS_BYTES = 1 };
 
 #include "kernels/cpu/matmul.inc"
 
-static inline __attribute__((always_inline)) void decode_codes(int bits, const uint8_t *from,
-                                                               uint8_t *to) {
-    __m512i low = _mm512_set1_epi8(15);
-    for (int v = 0; v < 4; v++) {
-        __m512i packed = _mm512_loadu_si512(from + v * PACK_STEP);
-        __m512i even = _mm512_and_si512(packed, low);
-        __m512i odd = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low);
-        if (bits == 5) {
-            __m512i high = _mm512_loadu_si512(from + 4 * PACK_STEP);
-            __m512i sixteen = _mm512_set1_epi8(16);
-            __mmask64 e = _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << v)));
-            __mmask64 o = _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(16 << v)));
-            even = _mm512_mask_add_epi8(even, e, even, sixteen);
-            odd = _mm512_mask_add_epi8(odd, o, odd, sixteen);
-        }
-        if (bits == 6) {
-            __m512i pair = _mm512_set1_epi8(3), shift = _mm512_set1_epi16((short)(2 * v));
-            __m512i e = _mm512_loadu_si512(from + 4 * PACK_STEP);
-            __m512i o = _mm512_loadu_si512(from + 5 * PACK_STEP);
-            e = _mm512_and_si512(_mm512_srlv_epi16(e, shift), pair);
-            o = _mm512_and_si512(_mm512_srlv_epi16(o, shift), pair);
-            even = _mm512_or_si512(even, _mm512_slli_epi16(e, 4));
-            odd = _mm512_or_si512(odd, _mm512_slli_epi16(o, 4));
-        }
-        _mm512_store_si512(to + v * PACK_STEP, even);
-        _mm512_store_si512(to + (4 + v) * PACK_STEP, odd);
-    }
-}
-
-static inline __attribute__((always_inline)) __m512 load_f16(const uint8_t *from) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i_u *)(const void *)from));
-}
-
-static inline __attribute__((always_inline)) __m512 load_u8(const uint8_t *from) {
-    __m128i bytes = _mm_loadu_si128((const __m128i_u *)(const void *)from);
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
-}
-
-static inline __attribute__((always_inline)) __m512 load_s8(const uint8_t *from) {
-    __m128i bytes = _mm_loadu_si128((const __m128i_u *)(const void *)from);
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-}
-
-static inline __attribute__((always_inline)) __m512 negative(__m512 a) {
-    return _mm512_castsi512_ps(
-        _mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MIN)));
-}
-
-/* Vectors of a block's scales: d, then by form m; or s of both halves, then m and t of both halves.
- */
-static inline __attribute__((always_inline)) void
-decode_scales(enum pack_form form, const uint8_t *scale, const uint8_t *super, float *to) {
-    enum { N = PACK_OUTPUTS };
-    if (form == PACK_SCALE || form == PACK_SCALE_MIN) _mm512_store_ps(to, load_f16(scale));
-    if (form == PACK_SCALE_MIN) _mm512_store_ps(to + N, load_f16(scale + 32));
-    if (form == PACK_SUPER_MIN) {
-        _mm512_store_ps(to, _mm512_mul_ps(load_f16(super), load_u8(scale)));
-        __m512 m = _mm512_mul_ps(negative(load_f16(super + 32)), load_u8(scale + 16));
-        _mm512_store_ps(to + N, m);
-    }
-    if (form == PACK_SUB || form == PACK_SUB_MIN) {
-        bool s8 = form == PACK_SUB;
-        _mm512_store_ps(to, load_f16(super));
-        _mm512_store_ps(to + N, s8 ? load_s8(scale) : load_u8(scale));
-        _mm512_store_ps(to + 2 * N, s8 ? load_s8(scale + 16) : load_u8(scale + 16));
-    }
-    if (form == PACK_SUB_MIN) {
-        _mm512_store_ps(to + 3 * N, negative(load_f16(super + 32)));
-        _mm512_store_ps(to + 4 * N, load_u8(scale + 32));
-        _mm512_store_ps(to + 5 * N, load_u8(scale + 48));
-    }
-}
-
-static inline __attribute__((always_inline)) void
-decode_form(enum pack_form form, int bits, const struct pack *w, const uint8_t *panel, int first,
-            int n, uint8_t *codes, float *scales) {
-    const uint8_t *from = panel + (size_t)first * w->code_bytes;
-    const uint8_t *scale = panel + w->scale_at + (size_t)first * w->scale_bytes;
-    for (int b = first; b < first + n; b++) {
-        if (bits != 8) {
-            decode_codes(bits, from, codes);
-            from += w->code_bytes;
-            codes += PACK_CODES;
-        }
-        const uint8_t *super =
-            panel + w->super_at + (size_t)(b / PACK_SUPER_BLOCKS) * w->super_bytes;
-        decode_scales(form, scale, super, scales);
-        scale += w->scale_bytes;
-        scales += MATMUL_SCALES * PACK_OUTPUTS;
-    }
-}
+#include "kernels/cpu/decode512.inc"
 
 static void decode(const struct pack *w, const uint8_t *panel, int first, int n, uint8_t *codes,
                    float *scales) {
-    switch (w->form) {
-    case PACK_SCALE:
-        if (w->code_bits == 4) decode_form(PACK_SCALE, 4, w, panel, first, n, codes, scales);
-        if (w->code_bits == 5) decode_form(PACK_SCALE, 5, w, panel, first, n, codes, scales);
-        if (w->code_bits == 8) decode_form(PACK_SCALE, 8, w, panel, first, n, codes, scales);
-        return;
-    case PACK_SCALE_MIN:
-        if (w->code_bits == 4) decode_form(PACK_SCALE_MIN, 4, w, panel, first, n, codes, scales);
-        if (w->code_bits == 5) decode_form(PACK_SCALE_MIN, 5, w, panel, first, n, codes, scales);
-        return;
-    case PACK_SUPER_MIN:
-        if (w->code_bits == 4) decode_form(PACK_SUPER_MIN, 4, w, panel, first, n, codes, scales);
-        if (w->code_bits == 5) decode_form(PACK_SUPER_MIN, 5, w, panel, first, n, codes, scales);
-        return;
-    case PACK_SUB:
-        if (w->code_bits == 4) decode_form(PACK_SUB, 4, w, panel, first, n, codes, scales);
-        if (w->code_bits == 6) decode_form(PACK_SUB, 6, w, panel, first, n, codes, scales);
-        return;
-    case PACK_SUB_MIN:
-        decode_form(PACK_SUB_MIN, 4, w, panel, first, n, codes, scales);
-        return;
-    case PACK_DENSE:
-        break;
-    }
-    BUG_ON(true);
+    decode512(w, panel, first, n, false, codes, scales);
 }
 
 static inline __attribute__((always_inline)) __m512i broadcast4(const int8_t *q) {

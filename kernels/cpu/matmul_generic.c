@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/lanes.h"
 
-enum { TILE_ROWS = MATMUL_ROWS_GENERIC };
+enum { TILE_ROWS = MATMUL_ROWS_GENERIC, READS_BYTES = 1 };
 
 #include "kernels/cpu/matmul.inc"
 

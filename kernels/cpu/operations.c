@@ -229,6 +229,7 @@ void operations_swiglu(struct kernels_device *dev, struct kernels_view gate_up, 
 
 struct matmul_run {
     struct kernels_device *dev;
+    const struct matmul_way *way;
     struct matmul_job job;
     struct reference_matmul reference;
 };
@@ -239,18 +240,19 @@ static void quantise_rows(void *arg, int thread, int begin, int end) {
     const struct kernels_device *dev = run->dev;
     (void)thread;
     for (int r = begin; r < end; r++) {
-        struct matmul_tile t = matmul_tile(run->job.n_rows, dev->isa.tile_rows, r);
+        struct matmul_tile t = matmul_tile(run->job.n_rows, run->way->tile_rows, r);
         size_t first = (size_t)t.first, in = (size_t)(r - t.first);
         dev->isa.vector->quantise(run->job.x + (size_t)r * (size_t)w->n_cols, w->n_cols, w,
-                                  dev->isa.init, t.rows,
-                                  dev->q + first * (size_t)w->n_cols + 4 * in,
+                                  dev->isa.init, t.rows, run->way->together,
+                                  dev->q + first * (size_t)w->n_cols +
+                                      (size_t)run->way->together * in,
                                   dev->records + first * (size_t)w->n_blocks + in);
     }
 }
 
 static void matmul_pairs(void *arg, int thread, int begin, int end) {
     struct matmul_run *run = arg;
-    run->dev->isa.matmul(&run->job, run->dev->scratch[thread].matmul, begin, end);
+    run->way->run(&run->job, run->dev->scratch[thread].matmul, begin, end);
 }
 
 static void reference_outputs(void *arg, int thread, int begin, int end) {
@@ -266,6 +268,7 @@ static void multiply(struct kernels_device *dev, const struct kernels_weight *w,
     BUG_ON(n_rows > dev->max_rows || p->n_cols > dev->max_cols || y_stride < p->n_rows);
     struct matmul_run run = {
         .dev = dev,
+        .way = n_rows <= dev->isa.few_rows ? &dev->isa.few : &dev->isa.many,
         .job = {.w = p,
                 .q = dev->q,
                 .records = dev->records,

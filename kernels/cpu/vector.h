@@ -50,10 +50,10 @@ enum { VECTOR_CHUNK = 256 }; /* tokens that vector_weights sums up at a time */
 
 struct vector_ops {
     /* f32 -> int8 with one scale for each 32: scale = max|x| / 127, nearest.  n is a multiple
-     * of 32.  Four columns at a time go to q, q + 4 tile_rows, …; records to records, records +
-     * tile_rows, …: the layout of struct matmul_job. */
+     * of 32.  `together` columns at a time go to q, q + together * tile_rows, …; records to
+     * records, records + tile_rows, …: the layout of struct matmul_job. */
     void (*quantise)(const float *x, int n, const struct pack *w, enum matmul_init init,
-                     int tile_rows, int8_t *q, struct matmul_record *records);
+                     int tile_rows, int together, int8_t *q, struct matmul_record *records);
     void (*rms_norm)(const float *x, const float *weight, float eps, int d, float *out);
     void (*swiglu)(const float *gate, const float *up, int d, float *out);
     /* Rotates one head; turns[n_rot / 2] = {cos, sin}. */

@@ -4,7 +4,8 @@
 #include <stdio.h>
 
 enum { MAX_ROWS = 33, MAX_COLS = 1152 };
-static const char *const fast[] = {"generic", "avx2", "avx512vnni"};
+static const char *const fast[] = {"generic", "avx2", "avx512vnni", "amx"};
+enum { N_FAST = 4 };
 
 struct product {
     enum quant_type type;
@@ -111,7 +112,7 @@ static void check_product(struct product *p) {
     float *rounded = calloc(n, sizeof(float)), *first = calloc(n, sizeof(float)),
           *y = calloc(n, sizeof(float));
     compute(p, fast[0], 1, 0, p->n_rows, first);
-    for (int i = 1; i < 3; i++) {
+    for (int i = 1; i < N_FAST; i++) {
         if (!can_run(fast[i])) continue;
         compute(p, fast[i], 2, 0, p->n_rows, y);
         for (size_t j = 0; j < n; j++)
@@ -278,7 +279,7 @@ END_TEST
 
 int main(void) {
     TCase *products = tcase_create("products"), *others = tcase_create("others");
-    for (int i = 1; i < 3; i++)
+    for (int i = 1; i < N_FAST; i++)
         if (!can_run(fast[i])) printf("skipped here: %s, which this machine lacks\n", fast[i]);
     tcase_add_loop_test(products, types_and_shapes, 0, N_ALL_TYPES);
     tcase_add_test(products, odd_columns_of_dense_types);
