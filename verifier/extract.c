@@ -244,6 +244,7 @@ static size_t signature_at(struct span prompt, const struct extract_input *in) {
 
 /* What stands before the signature: the imports and helpers of the prompt. */
 struct prelude {
+    struct span prompt; /* all of it, for a block that holds the inside of the function only */
     struct span text;
     struct span *lines; /* owned; those that aren't blank, sorted, each once */
     bool *seen;         /* owned; by line */
@@ -257,9 +258,10 @@ static int compare_span(const void *x, const void *y) {
 }
 
 static void prelude_open(struct prelude *p, const struct extract_input *in) {
-    *p = (struct prelude){.text = span("", 0)};
+    *p = (struct prelude){.text = span("", 0), .prompt = span("", 0)};
     if (!in->prompt) return;
     struct span prompt = span(in->prompt, in->prompt_len), rest, line;
+    p->prompt = prompt;
     size_t at = signature_at(prompt, in), n = 0;
     if (at == prompt.len || at == 0) return;
     rest = p->text = span(prompt.at, at);
@@ -299,6 +301,13 @@ static bool has_prelude(struct span code, struct prelude *p) {
 
 /* ---- results ---- */
 
+static bool looks_like_body(struct span text) {
+    struct span line;
+    while (next_line(&text, &line))
+        if (!is_blank(line)) return line.at[0] == ' ' || line.at[0] == '\t';
+    return false;
+}
+
 static void add(struct extract_result *out, struct buf *b, const char *method) {
     struct span code = span(buf_text(b), b->len);
     bool known = is_blank(code) || b->overflowed || out->n == EXTRACT_TRIES;
@@ -314,7 +323,9 @@ static void add(struct extract_result *out, struct buf *b, const char *method) {
 
 static void add_module(struct extract_result *out, struct prelude *prelude, struct span code,
                        struct buf *b, const char *method) {
-    if (!find(code, "from __future__") && !has_prelude(code, prelude))
+    if (prelude->prompt.len && looks_like_body(code))
+        buf_append(b, prelude->prompt.at, prelude->prompt.len);
+    else if (!find(code, "from __future__") && !has_prelude(code, prelude))
         buf_append(b, prelude->text.at, prelude->text.len);
     buf_append(b, code.at, code.len);
     add(out, b, method);
@@ -364,6 +375,7 @@ static void add_continuations(struct extract_result *out, const struct extract_i
     bool repeats = text_defines(text, in);
     for (int strict = 0; strict < 2; strict++) {
         struct span code = span(text.at, continuation_end(text, strict));
+        if (is_blank(code)) continue;
         if (repeats && !strict) {
             add_module(out, prelude, code, b, "continuation");
             continue;
@@ -390,13 +402,6 @@ static void add_shortened(struct extract_result *out, struct buf *b) {
 }
 
 /* ---- choosing ---- */
-
-static bool looks_like_body(struct span text) {
-    struct span line;
-    while (next_line(&text, &line))
-        if (!is_blank(line)) return line.at[0] == ' ' || line.at[0] == '\t';
-    return false;
-}
 
 void extract_code(const struct extract_input *in, struct extract_result *out) {
     *out = (struct extract_result){0};
@@ -434,6 +439,7 @@ void extract_code(const struct extract_input *in, struct extract_result *out) {
         break;
     case VERIFIER_EXTRACT_CONTINUATION:
         add_continuations(out, in, &prelude, text, &b);
+        if (!out->n && any_fence) add_blocks(out, in, &prelude, blocks, n, &b);
         break;
     }
     if (in->cut_by_length) add_shortened(out, &b);

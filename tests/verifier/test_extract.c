@@ -62,7 +62,44 @@ static const struct entry table[] = {
     {AUTO, NULL, "```python\n```\n", {NULL}, "", false},
     {AUTO, NULL, "``\n" F "``\n", {"``\n" F "``\n"}, "raw", false}, /* two are no fence */
     {AUTO, NULL, "x = ```a``` b\n", {"x = ```a``` b\n"}, "raw", false},
+    {AUTO, NULL, "```py3\n" F "```\n", {F}, "fenced", false},
+    {AUTO, NULL, "```PYTHON3 \n" F "```\n", {F}, "fenced", false},
+    {AUTO, NULL, "```python3.11\n" F "```\n", {F}, "fenced", false},
+    {AUTO, NULL, "```{python}\n" F "```\n", {F}, "fenced", false},
+    {AUTO, NULL, "```{r}\n" F "```\n", {NULL}, "", false},
+    {AUTO, NULL, "```pycon\n>>> f(1)\n```\n```python\n" F "```\n", {F}, "fenced", false},
+    {AUTO, NULL, "~~~~\n" F "~~~~~\n", {F}, "fenced", false},
+    {AUTO, NULL, "~~~python\n" F "```\n~~~\n", {F "```\n"}, "fenced", false},
+    {AUTO, NULL, "````python\n" F "```\n", {F "```\n"}, "fenced", false}, /* too short to close */
+    {AUTO, NULL, "```python\n" F "```   \nDone.", {F}, "fenced", false},
+    {AUTO, NULL, "h\xc3\xa9 \xf0\x9f\x98\x80\n```python\n" F "```", {F}, "fenced", false},
+    {AUTO, NULL, "```python\n```\n```python\n" F "```\n", {F}, "fenced", false},
+    {AUTO, NULL, "> quoted\n\n```python\n\n\n" F "\n```\n", {"\n\n" F "\n"}, "fenced", false},
     /* ---- which block ---- */
+    {AUTO,
+     NULL,
+     "```python\n" F "```\n```python\n" G "```\n```python\n" F2 "```\n```python\nf(1)\n```\n",
+     {F2, "f(1)\n", F G F2 "f(1)\n"},
+     "fenced",
+     false},
+    {AUTO,
+     NULL,
+     "```python\nclass Solution:\n    pass\n```\n```python\nSolution()\n```\n",
+     {"class Solution:\n    pass\n", "Solution()\n", "class Solution:\n    pass\nSolution()\n"},
+     "fenced",
+     false},
+    {AUTO,
+     NULL,
+     "```python\n" F "```\n```\n$ python a.py\n```\n",
+     {F, "$ python a.py\n", F "$ python a.py\n"},
+     "fenced",
+     false},
+    {FENCED,
+     PROMPT,
+     "```python\n" F "```\n```text\n3\n```\n",
+     {"import math\n\n\n" F},
+     "fenced",
+     false},
     {AUTO, NULL, "```python\n" F "```\n```python\n" F2 "```\n", {F2, F F2}, "fenced", false},
     {AUTO,
      NULL,
@@ -118,6 +155,16 @@ static const struct entry table[] = {
     {AUTO, NULL, "<think>\n```python\n" F "```\n", {NULL}, "", false},
     {AUTO, NULL, "```python\n" F "```\n<think>more", {F}, "fenced", false},
     {FENCED, NULL, "<think>" F "</think>", {NULL}, "", false},
+    {AUTO, NULL, "a</think>\n" F, {"\n" F}, "raw", false},
+    {AUTO, NULL, "<think>a</think>", {NULL}, "", false},
+    {AUTO, NULL, "<think>\n" F, {NULL}, "", true},
+    {AUTO,
+     PROMPT,
+     "<think>so</think>    return x\n",
+     {PROMPT "    return x\n"},
+     "continuation",
+     false},
+    {RAW, NULL, "<think>a</think>x = 1\n", {"<think>a</think>x = 1\n"}, "raw", false},
     /* ---- no fence ---- */
     {AUTO, NULL, F, {F}, "raw", false},
     {AUTO, NULL, "", {NULL}, "", false},
@@ -179,6 +226,16 @@ static const struct entry table[] = {
      "continuation",
      false},
     {CONT, NULL, "x = 1\n", {"x = 1\n"}, "continuation", false},
+    {CONT, PROMPT, "```python\n" F "```\n", {"import math\n\n\n" F}, "fenced", false},
+    {FENCED, PROMPT, "    return x\n", {NULL}, "", false},
+    /* ---- the inside of the function within a fence ---- */
+    {AUTO, PROMPT, "```python\n    return x\n```\n", {PROMPT "    return x\n"}, "fenced", false},
+    {AUTO,
+     "import math\n\n\ndef g(x):\n    return 1\n\n\ndef f(x):\n",
+     "```python\n" F "```\n",
+     {"import math\n\n\ndef g(x):\n    return 1\n\n\n" F},
+     "fenced",
+     false},
     /* ---- with a prompt, a module gets what stands before the signature ---- */
     {AUTO, PROMPT, "```python\n" F "```\n", {"import math\n\n\n" F}, "fenced", false},
     {AUTO, PROMPT, "```python\nimport math\n" F "```\n", {"import math\n" F}, "fenced", false},
@@ -214,6 +271,8 @@ static const struct entry table[] = {
 enum { N_ENTRIES = sizeof table / sizeof table[0] };
 
 static const char *const names[] = {"f"};
+
+_Static_assert(N_ENTRIES >= 80, "the table's promise");
 
 START_TEST(test_table) {
     const struct entry *entry = &table[_i];
