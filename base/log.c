@@ -38,15 +38,8 @@ static void put_text(struct buf *b, const char *s, bool json) {
     }
 }
 
-void log_line(enum log_level level, const char *fmt, ...) {
+static void write_line(enum log_level level, const char *id, const char *text) {
     static const char *const names[] = {"debug", "info", "warn", "error"};
-    if (level < log_min_level) return;
-    char text[2048];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     struct tm tm;
@@ -57,12 +50,22 @@ void log_line(enum log_level level, const char *fmt, ...) {
     struct buf line;
     buf_init(&line, 16384);
     if (log_json) {
-        buf_printf(&line, "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"event\":\"", when,
+        buf_puts(&line, "{");
+        if (id) {
+            buf_puts(&line, "\"request\":\"");
+            put_text(&line, id, true);
+            buf_puts(&line, "\",");
+        }
+        buf_printf(&line, "\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"event\":\"", when,
                    now.tv_nsec / 1000000, names[level]);
         put_text(&line, text, true);
         buf_puts(&line, "\"}\n");
     } else {
         buf_printf(&line, "%s.%03ldZ %-5s ", when, now.tv_nsec / 1000000, names[level]);
+        if (id) {
+            put_text(&line, id, false);
+            buf_puts(&line, " ");
+        }
         put_text(&line, text, false);
         buf_puts(&line, "\n");
     }
@@ -70,4 +73,24 @@ void log_line(enum log_level level, const char *fmt, ...) {
     ssize_t written = write(STDERR_FILENO, buf_text(&line), line.len);
     (void)written;
     buf_clear(&line);
+}
+
+void log_line(enum log_level level, const char *fmt, ...) {
+    if (level < log_min_level) return;
+    char text[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    write_line(level, NULL, text);
+}
+
+void log_request(enum log_level level, const char *id, const char *fmt, ...) {
+    if (level < log_min_level) return;
+    char text[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    write_line(level, id, text);
 }

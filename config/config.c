@@ -49,6 +49,24 @@ static const struct config_setting settings[] = {
            "600", "time limit of requests that give none; 0: none"),
     INT("server.default_max_tokens", NULL, server.default_max_tokens, 1, LIMIT_CONTEXT, "1024",
         "length limit of chat answers where the request gives none"),
+    INT("server.max_queued_candidates", NULL, server.max_queued_candidates, 1, 100000000, "100000",
+        "candidates that wait, of all requests together; more are answered with 429"),
+    DOUBLE("server.read_s", NULL, server.read_s, 0.1, LIMIT_REQUEST_SECONDS, "60",
+           "seconds in which a request must have come in whole, else its connection is cut"),
+    BOOL("server.inline_tests", "inline-tests", server.inline_tests, "false",
+         "for clients that can't add fields: model NAME:best-of-64, tests in a block ```python "
+         "test"),
+    STRING("server.api_key_file", "api-key-file", server.api_key_file, NULL, "",
+           "file of API keys, a line each: NAME KEY; empty: none are asked for; SIGHUP reads it "
+           "again"),
+    BOOL("server.open_metrics", NULL, server.open_metrics, "false",
+         "/metrics may be read without a key"),
+    STRING("server.tls_cert", "tls-cert", server.tls_cert, NULL, "",
+           "PEM file of the certificate chain; empty: plain HTTP"),
+    STRING("server.tls_key", "tls-key", server.tls_key, NULL, "",
+           "PEM file of the certificate's private key"),
+    STRING("server.cors_origin", NULL, server.cors_origin, NULL, "",
+           "origin whose pages in browsers may ask, or *; empty: none"),
 
     STRING("model.path", "model", model.path, NULL, "qwen2.5-coder-0.5b-instruct-q4_k_m",
            "model: NAME for NAME.gguf in model.dir, or the path of a .gguf file"),
@@ -92,6 +110,7 @@ static const struct config_setting settings[] = {
     STRING("log.level", "log-level", log.level, "debug|info|warn|error", "info",
            "least severe log line to write"),
     BOOL("log.json", "log-json", log.json, "false", "log lines as JSON"),
+    BOOL("log.prompts", NULL, log.prompts, "false", "what clients ask is logged too"),
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 _Static_assert((int)N_SETTINGS <= (int)CONFIG_MAX_SETTINGS,

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { CONFIG_MAX_SETTINGS = 48 };
+enum { CONFIG_MAX_SETTINGS = 64 };
 
 struct config {
     struct {
@@ -29,6 +29,13 @@ struct config {
         double idle_s;             /* a connection without traffic is closed after this */
         double default_deadline_s; /* of races that give none; 0: none */
         int default_max_tokens;    /* chat requests that give none */
+        int max_queued_candidates; /* of all requests together, not started yet */
+        double read_s;             /* a request is whole after this, or its connection is cut */
+        bool inline_tests;         /* NAME:best-of-N and fenced tests in chat messages count */
+        char *api_key_file;        /* "": no keys */
+        bool open_metrics;         /* /metrics needs no key */
+        char *tls_cert, *tls_key;  /* PEM files; "": plain HTTP */
+        char *cors_origin;         /* "": no CORS headers */
     } server;
     struct {
         char *path; /* NAME of models/NAME.gguf or $FIRSTPASS_MODELS/NAME.gguf, or a path */
@@ -55,6 +62,7 @@ struct config {
     struct {
         char *level; /* "debug", "info", "warn", "error" */
         bool json;
+        bool prompts; /* what clients ask is logged too */
     } log;
     /* Where each setting's value came from, in the order of config_settings(). */
     unsigned char origin[CONFIG_MAX_SETTINGS];

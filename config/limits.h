@@ -16,8 +16,9 @@ enum {
     LIMIT_TOP_LOGPROBS = 20,
     LIMIT_PASS_AT = 32, /* values of k in one request's pass_at_k */
     LIMIT_MESSAGES = 4096,
-    LIMIT_CONNECTIONS = 4096, /* open at once */
-    LIMIT_RACES = 1024,       /* accepted at once; more get 429 */
+    LIMIT_RESPONSES_ECHO = 128 * 1024 * 1024, /* what /v1/responses repeats of its request */
+    LIMIT_CONNECTIONS = 4096,                 /* open at once */
+    LIMIT_RACES = 1024,                       /* accepted at once; more get 429 */
     LIMIT_REQUEST_SECONDS = 86400,
 
     /* ---- verifier ---- */

@@ -1,7 +1,15 @@
-/* The API's server: HTTP in front, races behind; which phase it is in, what it has admitted.
+/* The API's server: HTTP in front, races behind; which phase it is in, what it has admitted, whose
+ * turn it is.
  *
  *   LOADING → SERVING → DRAINING         SIGTERM: live requests end, new ones get 503
  *                     → FAILED           the engine is lost: everything ends with an error
+ *
+ * THEORY of the queue.  A request is admitted (or gets 429) when its body has been read: there is a
+ * bound on requests and one on the candidates that wait, of all together; where there are several
+ * keys none may hold more than KEY_SHARE of either, so that the others always get in.  When its
+ * prompt is tokenized it waits in `queue` until the engine has a place for it: as many races are
+ * live as can be in its steps.  The place goes to the key with the fewest live races, in order of
+ * arrival among its own.
  *
  * LOOP thread. */
 #ifndef SERVER_API_H
@@ -10,7 +18,9 @@
 #include "base/list.h"
 #include "config/config.h"
 #include "server/http.h"
+#include "server/keys.h"
 #include "server/metrics.h"
+#include "server/races.h"
 #include "server/runtime.h"
 
 enum api_phase { API_LOADING, API_SERVING, API_DRAINING, API_FAILED };
@@ -25,11 +35,16 @@ struct api {
     void (*failed)(void *arg, const struct err *); /* once, when the engine is lost */
     void *arg;
 
-    struct list calls;    /* struct call.link: requests in work */
+    struct keys keys;
+    struct list calls;         /* struct call.link: requests in work */
     struct list verifications; /* of POST /v1/verify */
-    int n_races;          /* admitted and not ended: one for each prompt */
-    int64_t n_candidates; /* of these, as asked for */
-    double ended_rate;    /* candidates that end a second, smoothed */
+    struct list queue;         /* struct call.queued: those of them that may start */
+    int n_races;               /* admitted and not ended: one for each prompt */
+    int n_live;                /* of these, with the engine */
+    bool held;                 /* nothing is started from the queue at the moment */
+    int n_tokenizing;          /* requests of server/tokens.h in the pool */
+    struct races races;        /* those that ended last */
+    double ended_rate;         /* candidates that end a second, smoothed */
     uint64_t ended_before;
 
     uv_timer_t tick; /* pings, rates */
@@ -52,7 +67,12 @@ bool api_accepts(struct api *, struct http_request *, struct err *e) MUST_CHECK;
 int64_t api_candidates_waiting(const struct api *);
 /* Asks the engine whether it is lost. */
 void api_check_engine(struct api *);
-/* Room for `n` more races? */
-bool api_admits(struct api *, struct http_request *, int n, struct err *e) MUST_CHECK;
+/* Room for `n` more races of so many candidates each? */
+bool api_admits(struct api *, struct http_request *, const struct keys_holder *, int n,
+                int n_candidates, struct err *e) MUST_CHECK;
+/* Starts what the engine has a place for. */
+void api_dispatch(struct api *);
+/* Reads the key file again; on failure the old keys stay. */
+void api_reload_keys(struct api *);
 
 #endif

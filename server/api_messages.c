@@ -59,7 +59,8 @@ static bool read_content(struct reader *r, const char *where, json_t *content, s
             text = part;
             type = "text";
         }
-        if (!type || (strcmp(type, "text") && strcmp(type, "input_text")))
+        if (!type ||
+            (strcmp(type, "text") && strcmp(type, "input_text") && strcmp(type, "output_text")))
             return reader_fail(r, where,
                                "part %zu is of type \"%.40s\"; only \"text\" is supported", i,
                                type ? type : "");

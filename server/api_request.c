@@ -2,6 +2,7 @@
 
 #include "config/limits.h"
 #include "server/api_messages.h"
+#include "server/api_responses.h"
 #include "server/api_tests.h"
 #include "server/reader.h"
 
@@ -206,7 +207,7 @@ static void read_ends(struct reader *r, const struct api_request_context *c,
 
 static void read_logprobs(struct reader *r, struct api_request *q) {
     json_t *v = reader_get(r, "logprobs");
-    if (q->kind == API_REQUEST_CHAT) {
+    if (q->kind != API_REQUEST_COMPLETIONS) {
         q->job.logprobs = reader_bool(r, "logprobs", false);
         q->job.n_top_logprobs = (int)reader_int(r, "top_logprobs", 0, LIMIT_TOP_LOGPROBS, 0);
         if (q->job.n_top_logprobs && !q->job.logprobs)
@@ -321,6 +322,16 @@ static void read_counts(struct reader *r, const struct api_request_context *c,
         reader_fail(r, best_of > n ? "best_of" : "n",
                     "%d prompts with %d candidates each are more than the %d of one request",
                     q->n_prompts, best_of, most);
+    int named = 0;
+    size_t name_len;
+    if (c->config->server.inline_tests && q->model &&
+        (named = api_tests_model_suffix(q->model, &name_len))) {
+        q->model = arena_strndup(r->arena, q->model, name_len);
+        if (named > most)
+            reader_fail(r, "model", "asks for %d candidates; this server takes %d", named, most);
+        /* Another name for n with tests, for best_of without. */
+        if (best_of == n && named > n) best_of = named;
+    }
     if (best_of < n) reader_fail(r, "best_of", "must not be below n (%d)", n);
     if (best_of > n && q->stream)
         reader_fail(r, "best_of", "above n can't be streamed: the best are known only at the end");
@@ -334,6 +345,7 @@ static bool read_fields(struct reader *r, const struct api_request_context *c,
     const char *user = NULL;
     size_t user_len = 0;
     int asked = 0;
+    if (q->kind == API_REQUEST_RESPONSES && !api_responses_read(r, q)) return false;
     q->model = reader_string(r, "model", MODEL_NAME_BYTES, NULL);
     q->add_bos = reader_bool(r, "add_special_tokens", true);
     if (q->kind == API_REQUEST_COMPLETIONS)

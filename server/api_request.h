@@ -23,7 +23,8 @@
 
 #include <jansson.h>
 
-enum api_request_kind { API_REQUEST_COMPLETIONS, API_REQUEST_CHAT };
+/* RESPONSES is chat in other clothes: all that isn't COMPLETIONS is rendered by the template. */
+enum api_request_kind { API_REQUEST_COMPLETIONS, API_REQUEST_CHAT, API_REQUEST_RESPONSES };
 
 /* What parsing must know of the server; borrowed during the call. */
 struct api_request_context {
@@ -60,6 +61,7 @@ struct api_request {
     const char *continued; /* the answer goes on where this text of the last message ends, guarded
                               as in `variables`; NULL: it begins anew */
     size_t continued_len;
+    const char *repeated; /* responses: what the answer says again, as JSON members */
 
     bool add_bos; /* the beginning-of-sequence token goes before text where the model wants it */
 

@@ -68,17 +68,21 @@ static bool defines(const char *s, size_t len, const char *name) {
     return false;
 }
 
-const char *api_tests_find_code(const char *text, size_t len, const char *name, size_t *out_len) {
-    for (size_t at = 0; at < len;) {
-        size_t end = line_end(text, len, at), after = 0;
+/* The next fenced block from *at on; *at is moved behind it. */
+struct block {
+    const char *info, *code;
+    size_t info_len, code_len;
+};
+static bool next_block(const char *text, size_t len, size_t *at, struct block *out) {
+    while (*at < len) {
+        size_t end = line_end(text, len, *at), after = 0;
         char mark = 0;
-        size_t fence = fence_at(text, at, end, &mark, &after);
+        size_t fence = fence_at(text, *at, end, &mark, &after);
         size_t code = end + 1;
         if (!fence) {
-            at = code;
+            *at = code;
             continue;
         }
-        bool python = python_info(text + after, end - after);
         size_t close = code < len ? code : len, next = len;
         for (size_t line = close; line < len; line = next + 1) {
             next = line_end(text, len, line);
@@ -90,11 +94,75 @@ const char *api_tests_find_code(const char *text, size_t len, const char *name, 
                 break;
             }
         }
-        if (python && close > code && defines(text + code, close - code, name)) {
-            *out_len = close - code;
-            return text + code;
-        }
-        at = next + 1;
+        *at = next + 1;
+        *out = (struct block){text + after, text + (code < len ? code : len), end - after,
+                              close > code ? close - code : 0};
+        return true;
+    }
+    return false;
+}
+
+static bool is_word(const char *s, size_t len, const char *const *words) {
+    for (; *words; words++)
+        if (strlen(*words) == len && !strncasecmp(*words, s, len)) return true;
+    return false;
+}
+
+/* "python test", with any space around and between. */
+static bool test_info(const char *s, size_t len) {
+    static const char *const languages[] = {"python", "py", "python3", NULL};
+    static const char *const kinds[] = {"test", "tests", NULL};
+    size_t at = 0;
+    while (at < len && isspace((unsigned char)s[at]))
+        at++;
+    size_t first = at;
+    while (at < len && !isspace((unsigned char)s[at]))
+        at++;
+    size_t first_end = at;
+    while (at < len && isspace((unsigned char)s[at]))
+        at++;
+    while (len > at && isspace((unsigned char)s[len - 1]))
+        len--;
+    return is_word(s + first, first_end - first, languages) && is_word(s + at, len - at, kinds);
+}
+
+const char *api_tests_find_tests(const char *text, size_t len, size_t *out_len) {
+    struct block block;
+    const char *found = NULL;
+    for (size_t at = 0; next_block(text, len, &at, &block);) {
+        if (!test_info(block.info, block.info_len) || !block.code_len) continue;
+        found = block.code;
+        *out_len = block.code_len;
+    }
+    return found;
+}
+
+int api_tests_model_suffix(const char *name, size_t *name_len) {
+    static const char mark[] = ":best-of-";
+    const char *at = NULL;
+    for (const char *next = name; (next = strstr(next, mark)); next++)
+        at = next;
+    *name_len = strlen(name);
+    if (!at || at == name) return 0;
+    int n = 0;
+    const char *digit = at + sizeof mark - 1;
+    if (!*digit || *digit == '0') return 0;
+    for (; *digit; digit++) {
+        if (*digit < '0' || *digit > '9' || n > LIMIT_CANDIDATES) return 0;
+        n = n * 10 + (*digit - '0');
+    }
+    if (n > LIMIT_CANDIDATES) return 0;
+    *name_len = (size_t)(at - name);
+    return n;
+}
+
+const char *api_tests_find_code(const char *text, size_t len, const char *name, size_t *out_len) {
+    struct block b;
+    for (size_t at = 0; next_block(text, len, &at, &b);) {
+        if (!python_info(b.info, b.info_len) || !b.code_len) continue;
+        if (!defines(b.code, b.code_len, name)) continue;
+        *out_len = b.code_len;
+        return b.code;
     }
     return NULL;
 }
@@ -360,8 +428,23 @@ static void refuse_without_tests(struct reader *f) {
             reader_fail(f, names[i], "needs firstpass.tests, which are missing");
 }
 
+/* The tests in the question's own text, as if the object had them; the object's own win. */
+static void take_inline_tests(struct reader *top, const char *user, size_t user_len) {
+    size_t len;
+    const char *tests = api_tests_find_tests(user, user_len, &len);
+    json_t *v = reader_get(top, "firstpass");
+    if (!tests || top->failed || (v && !json_is_object(v))) return;
+    if (!v) {
+        v = json_object();
+        json_object_set_new(top->object, "firstpass", v);
+    }
+    if (!json_is_string(json_object_get(v, "tests")))
+        json_object_set_new(v, "tests", json_stringn(tests, len));
+}
+
 bool api_tests_read(struct reader *top, const struct api_request_context *c, const char *user,
                     size_t user_len, int n, struct api_request *q) {
+    if (c->config->server.inline_tests && user) take_inline_tests(top, user, user_len);
     json_t *v = reader_get(top, "firstpass");
     if (!v) return !top->failed;
     if (!json_is_object(v))

@@ -21,7 +21,8 @@ enum {
 struct verification {
     struct api *api; /* borrowed */
     struct list link;
-    struct http_request *http; /* borrowed; NULL once answered or gone */
+    struct keys_holder *holder; /* borrowed */
+    struct http_request *http;  /* borrowed; NULL once answered or gone */
     struct arena arena;
     json_t *root; /* owned */
     struct verifier_spec spec;
@@ -38,7 +39,10 @@ struct verification {
 
 static void verification_free(struct verification *v) {
     list_remove(&v->link);
-    if (v->admitted) v->api->n_races--;
+    if (v->admitted) {
+        v->api->n_races--;
+        v->holder->n_races--;
+    }
     for (int i = 0; v->results && i < v->n; i++)
         buf_clear(&v->results[i]);
     free(v->results);
@@ -209,21 +213,23 @@ static bool parse(struct verification *v, struct err *e) {
     return !r.failed && read_codes(v, &r);
 }
 
-void api_verify_start(struct api *api, struct http_request *http) {
+void api_verify_start(struct api *api, struct http_request *http, struct keys_holder *holder) {
     struct err e = {0};
     struct verification *v = err_alloc(1, sizeof *v);
     v->api = api;
     v->http = http;
+    v->holder = holder;
     v->began = clock_seconds();
     arena_init(&v->arena);
     list_append(&api->verifications, &v->link);
     snprintf(v->id, sizeof v->id, "verify-%.48s", http_request_id(http));
-    if (!api_accepts(api, http, &e) || !parse(v, &e) || !api_admits(api, http, 1, &e)) {
+    if (!api_accepts(api, http, &e) || !parse(v, &e) || !api_admits(api, http, holder, 1, 0, &e)) {
         fail(v, &e);
         return;
     }
     v->admitted = true;
     api->n_races++;
+    holder->n_races++;
     v->results = err_alloc((size_t)v->n, sizeof *v->results);
     for (int i = 0; i < v->n; i++)
         buf_init(&v->results[i], RESPONSE_BYTES);

@@ -9,7 +9,7 @@
 
 #include "server/api.h"
 
-void api_verify_start(struct api *, struct http_request *);
+void api_verify_start(struct api *, struct http_request *, struct keys_holder *);
 /* Answers with this error and gives up the rest; an item of api->verifications. */
 void api_verify_fail(struct list *item, const struct err *);
 

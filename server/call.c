@@ -3,10 +3,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/api_response.h"
+#include "server/api_responses.h"
 #include "server/prompt.h"
 #include "server/route.h"
 #include "server/stream.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,6 +30,7 @@ struct part {
     char *echo; /* owned; the prompt as text, where the answer repeats it */
     size_t echo_len;
     const struct engine_logprob *prompt_logprobs; /* of the race; NULL: none */
+    struct race_counts counts;                    /* once it has ended */
     bool echoed;                                  /* in the stream */
     struct race *race;                            /* borrowed; NULL before and after */
     struct buf choices;                           /* JSON values */
@@ -37,8 +40,11 @@ struct part {
 
 struct call {
     struct api *api;
-    struct list link;
-    struct http_request *http; /* borrowed; NULL once answered or gone */
+    struct list link, queued;
+    struct keys_holder *holder; /* borrowed */
+    struct http_request *http;  /* borrowed; NULL once answered or gone */
+    char request_id[RACES_ID_BYTES];
+    const char *status; /* as races_view has it */
     struct api_request request;
     struct api_response_head head;
 
@@ -51,7 +57,7 @@ struct call {
 
     struct part *parts; /* owned */
     int n_parts, n_left;
-    bool admitted, racing, verified;
+    bool admitted, racing, verified, cut;
     struct api_response_totals totals;
     struct stream stream;
     bool has_stream;
@@ -74,20 +80,83 @@ int64_t call_waiting(const struct call *c) {
     return n;
 }
 
+struct call *call_queued(struct list *queued) {
+    return LIST_ITEM(queued, struct call, queued);
+}
+
+struct keys_holder *call_holder(const struct call *c) {
+    return c->holder;
+}
+
+/* ---- as /v1/races shows it ---- */
+
+static void add_counts(struct race_counts *sum, const struct race_counts *c) {
+    sum->max_candidates += c->max_candidates;
+    sum->started += c->started;
+    sum->finished += c->finished;
+    sum->verified += c->verified;
+    sum->passed += c->passed;
+    sum->cancelled += c->cancelled;
+    sum->duplicates += c->duplicates;
+    sum->broken += c->broken;
+}
+
+void call_view(const struct call *c, struct races_view *v) {
+    *v = (struct races_view){
+        .holder = c->holder,
+        .status = c->status,
+        .created = c->head.created,
+        .n_prompts = c->n_parts,
+        .has_tests = c->request.has_tests,
+        .verified = c->verified,
+        .seconds = clock_seconds() - c->started_at,
+    };
+    snprintf(v->id, sizeof v->id, "%s", c->head.id);
+    snprintf(v->request_id, sizeof v->request_id, "%s", c->request_id);
+    for (int i = 0; i < c->n_parts; i++) {
+        struct race_counts counts = c->parts[i].counts;
+        if (c->parts[i].race) race_counts(c->parts[i].race, &counts);
+        if (!counts.max_candidates) counts.max_candidates = c->request.job.n_candidates;
+        add_counts(&v->counts, &counts);
+    }
+}
+
 /* ---- life ---- */
 
-static struct call *call_new(struct api *api, struct http_request *http) {
+static struct call *call_new(struct api *api, struct http_request *http,
+                             struct keys_holder *holder) {
     struct call *c = err_alloc(1, sizeof *c);
     c->api = api;
     c->http = http;
+    c->holder = holder;
+    c->status = "queued";
     c->started_at = clock_seconds();
+    snprintf(c->request_id, sizeof c->request_id, "%s", http_request_id(http));
+    list_init(&c->queued);
     list_append(&api->calls, &c->link);
     return c;
 }
 
+static void count_admitted(struct call *c, int sign) {
+    c->api->n_races += sign * c->n_parts;
+    c->holder->n_races += sign * c->n_parts;
+    c->holder->n_candidates += (int64_t)sign * c->n_parts * c->request.job.n_candidates;
+}
+
+static void count_live(struct call *c, int sign) {
+    c->api->n_live += sign;
+    c->holder->n_live += sign;
+}
+
 static void call_free(struct call *c) {
     list_remove(&c->link);
-    if (c->admitted) c->api->n_races -= c->n_parts;
+    list_remove(&c->queued);
+    if (c->admitted) {
+        struct races_view view;
+        call_view(c, &view);
+        races_remember(&c->api->races, &view);
+        count_admitted(c, -1);
+    }
     for (int i = 0; i < c->n_parts; i++) {
         free(c->parts[i].tokens);
         free(c->parts[i].echo);
@@ -104,20 +173,28 @@ static void call_free(struct call *c) {
 
 /* Stops what is under way.  What the pool's thread reads stays until it is done. */
 static void drop(struct call *c) {
+    struct api *api = c->api;
     c->http = NULL;
+    list_remove(&c->queued);
     if (c->render) verifier_render_cancel(runtime_verifier(c->api->runtime), c->render);
     c->render = 0;
     for (int i = 0; i < c->n_parts; i++) {
         struct race *race = c->parts[i].race;
         c->parts[i].race = NULL;
-        if (race) race_abandon(race);
+        if (!race) continue;
+        race_counts(race, &c->parts[i].counts);
+        count_live(c, -1);
+        race_abandon(race);
     }
     if (!c->working) call_free(c);
+    api_dispatch(api);
 }
 
 static void on_gone(void *arg) {
     struct call *c = arg;
-    log_line(LOG_INFO, "%s client left after %.3f s", c->head.id, clock_seconds() - c->started_at);
+    log_request(LOG_INFO, c->request_id, "client left after %.3f s",
+                clock_seconds() - c->started_at);
+    c->status = "cancelled";
     drop(c);
 }
 
@@ -125,8 +202,11 @@ static void on_gone(void *arg) {
 
 /* `firstpass`: what the race knew, or NULL. */
 static void fail(struct call *c, const struct err *e, const char *firstpass) {
-    log_line(e->kind == ERR_SYSTEM ? LOG_ERROR : LOG_INFO, "%s %d %s", c->head.id,
-             route_status(e->kind), e->message);
+    log_request(e->kind == ERR_SYSTEM ? LOG_ERROR : LOG_INFO, c->request_id, "%d %s",
+                route_status(e->kind), e->message);
+    c->status = e->kind == ERR_CANCELLED     ? "cancelled"
+                : e->kind == ERR_NONE_PASSED ? "ended"
+                                             : "failed";
     if (c->http) {
         if (c->has_stream && stream_is_open(&c->stream))
             stream_error(&c->stream, e, firstpass);
@@ -137,6 +217,12 @@ static void fail(struct call *c, const struct err *e, const char *firstpass) {
 }
 
 void call_fail(struct call *c, const struct err *e) { fail(c, e, NULL); }
+
+void call_cancel(struct call *c) {
+    struct err e = {0};
+    err_set(&e, ERR_CANCELLED, "the request was cancelled: DELETE /v1/races/%s", c->head.id);
+    fail(c, &e, NULL);
+}
 
 /* ---- streaming ---- */
 
@@ -206,7 +292,15 @@ static void on_progress(void *arg, const struct race_counts *counts) {
 }
 
 void call_tick(struct call *c, double now) {
-    if (!c->http || !c->has_stream || !c->n_left) return;
+    double limit = c->request.deadline_s;
+    if (c->http && !list_empty(&c->queued) && limit > 0 && now - c->started_at >= limit) {
+        struct err e = {0};
+        err_set(&e, ERR_DEADLINE,
+                "the time limit of %.10g s passed while the request waited for its turn", limit);
+        fail(c, &e, NULL);
+        return;
+    }
+    if (!c->http || !c->has_stream || (!c->n_left && list_empty(&c->queued))) return;
     if (!stream_is_open(&c->stream)) {
         if (now - c->started_at >= HEAD_AFTER_S) open_stream(c);
     } else if (now - c->stream.spoke_at >= PING_AFTER_S) {
@@ -243,8 +337,33 @@ static void write_firstpass(const struct call *c, struct buf *out) {
     writer_object_end(&w);
 }
 
+/* The answer of /v1/responses; its choices are output items. */
+static void write_response(const struct call *c, struct buf *out, const char *firstpass) {
+    struct writer w;
+    const struct buf *items = &c->parts[0].choices;
+    const struct api_responses_state state = {
+        .status = c->cut ? "incomplete" : "completed",
+        .items = buf_text(items),
+        .items_len = items->len,
+        .usage = &c->totals,
+        .extra = firstpass,
+    };
+    writer_init(&w, out);
+    api_responses_write(&w, &c->head, &state);
+    if (items->overflowed) out->overflowed = true;
+}
+
 static void write_answer(const struct call *c, struct buf *out) {
     struct writer w;
+    if (c->request.kind == API_REQUEST_RESPONSES) {
+        struct buf extra;
+        buf_init(&extra, RESPONSE_BYTES);
+        write_firstpass(c, &extra);
+        write_response(c, out, buf_text(&extra));
+        if (extra.overflowed) out->overflowed = true;
+        buf_clear(&extra);
+        return;
+    }
     writer_init(&w, out);
     writer_object(&w);
     api_response_write_head(&w, &c->head, false);
@@ -274,18 +393,22 @@ static void write_answer(const struct call *c, struct buf *out) {
 static void finish(struct call *c) {
     struct api *api = c->api;
     double seconds = clock_seconds() - c->started_at;
-    log_line(LOG_INFO, "%s 200 %s in %.3f s, %lld prompt and %lld completion tokens", c->head.id,
-             !c->request.has_tests ? "answered"
-             : c->verified         ? "verified"
-                                   : "not verified",
-             seconds, (long long)c->totals.prompt_tokens, (long long)c->totals.completion_tokens);
+    log_request(LOG_INFO, c->request_id,
+                "200 %s in %.3f s, %lld prompt and %lld completion tokens%s%s",
+                !c->request.has_tests ? "answered"
+                : c->verified         ? "verified"
+                                      : "not verified",
+                seconds, (long long)c->totals.prompt_tokens, (long long)c->totals.completion_tokens,
+                *c->holder->name ? ", key of " : "", c->holder->name);
+    c->status = "ended";
     metrics_observe(&api->metrics.request_seconds, seconds);
     if (c->has_stream) {
         struct buf firstpass;
         buf_init(&firstpass, RESPONSE_BYTES);
         write_firstpass(c, &firstpass);
         open_stream(c);
-        bool tell = !c->request.has_tests && !firstpass.overflowed;
+        bool told = c->request.has_tests && c->request.kind != API_REQUEST_RESPONSES;
+        bool tell = !told && !firstpass.overflowed;
         stream_end(&c->stream, &c->totals, tell ? buf_text(&firstpass) : NULL);
         buf_clear(&firstpass);
     } else {
@@ -344,11 +467,36 @@ static void fail_race(struct part *part, const struct race_result *result) {
     api_check_engine(api);
 }
 
+static void write_choices(struct part *part, const struct race_result *result) {
+    struct call *c = part->call;
+    struct writer w;
+    struct api_response_prompt prompt = prompt_of(part);
+    writer_init(&w, &part->choices);
+    for (int i = 0; i < result->n_choices; i++) {
+        const struct race_candidate *choice = result->choices[i];
+        if (c->request.kind == API_REQUEST_RESPONSES) {
+            bool cut = !strcmp(api_response_finish_reason(choice->reason), "length");
+            c->cut = c->cut || cut;
+            api_responses_write_item(&w, &c->head, i, choice->text, choice->text_len,
+                                     cut ? "incomplete" : "completed");
+        } else {
+            api_response_write_choice(&w, &c->head, part->index * result->n_choices + i, choice,
+                                      &prompt);
+        }
+    }
+    if (c->request.kind != API_REQUEST_CHAT || !prompt.logprobs) return;
+    writer_init(&w, &part->prompt);
+    writer_key(&w, "prompt_logprobs");
+    api_response_write_prompt_logprobs(&w, &c->head, &prompt);
+}
+
 static void on_done(void *arg, const struct race_result *result) {
     struct part *part = arg;
     struct call *c = part->call;
     struct writer w;
     part->race = NULL;
+    part->counts = result->counts;
+    count_live(c, -1);
     c->n_left--;
     writer_init(&w, &part->firstpass);
     api_response_write_firstpass(&w, &c->head, result);
@@ -362,18 +510,11 @@ static void on_done(void *arg, const struct race_result *result) {
     if (c->has_stream && c->request.has_tests) {
         stream_winner(part, result);
     } else if (!c->has_stream) {
-        writer_init(&w, &part->choices);
-        struct api_response_prompt prompt = prompt_of(part);
-        for (int i = 0; i < result->n_choices; i++)
-            api_response_write_choice(&w, &c->head, part->index * result->n_choices + i,
-                                      result->choices[i], &prompt);
-        if (c->request.kind != API_REQUEST_COMPLETIONS && prompt.logprobs) {
-            writer_init(&w, &part->prompt);
-            writer_key(&w, "prompt_logprobs");
-            api_response_write_prompt_logprobs(&w, &c->head, &prompt);
-        }
+        write_choices(part, result);
     }
+    struct api *api = c->api;
     if (!c->n_left) finish(c);
+    api_dispatch(api);
 }
 
 /* ---- races ---- */
@@ -385,6 +526,11 @@ static bool start_race(struct call *c, struct part *part, struct err *e) {
     if (!prompt_race(q, model, c->api->config->server.default_max_tokens, part->tokens,
                      part->n_tokens, &request, e))
         return false;
+    /* What was spent waiting is gone. */
+    if (request.deadline_s > 0) {
+        request.deadline_s -= clock_seconds() - c->started_at;
+        if (request.deadline_s < 0.001) request.deadline_s = 0.001;
+    }
     bool streams = c->has_stream && !q->has_tests;
     const struct race_callbacks callbacks = {
         .on_done = on_done,
@@ -393,19 +539,29 @@ static bool start_race(struct call *c, struct part *part, struct err *e) {
         .on_end = streams ? on_end : NULL,
         .on_progress = c->has_stream && q->progress ? on_progress : NULL,
     };
-    return race_start(runtime_races(c->api->runtime), &request, &callbacks, part, &part->race, e);
+    if (!race_start(runtime_races(c->api->runtime), &request, &callbacks, part, &part->race, e))
+        return false;
+    count_live(c, 1);
+    return true;
 }
 
-static void start_races(struct call *c) {
-    struct err e = {0};
+static void enqueue(struct call *c) {
     struct api_request *q = &c->request;
     prompt_choose_seed(q);
-    c->n_left = c->n_parts;
-    c->racing = true;
     if (q->stream) {
         stream_init(&c->stream, &c->head, choices_each(c) * c->n_parts);
         c->has_stream = true;
     }
+    list_append(&c->api->queue, &c->queued);
+    api_dispatch(c->api);
+}
+
+void call_begin(struct call *c) {
+    struct err e = {0};
+    list_remove(&c->queued);
+    c->n_left = c->n_parts;
+    c->racing = true;
+    c->status = "running";
     for (int i = 0; i < c->n_parts; i++) {
         if (!start_race(c, &c->parts[i], &e)) {
             fail(c, &e, NULL);
@@ -430,7 +586,7 @@ static bool make_echo(struct call *c, struct part *part) {
 
 static bool tokenize_part(struct call *c, struct part *part) {
     const struct engine *engine = runtime_engine(c->api->runtime);
-    if (c->request.kind == API_REQUEST_CHAT)
+    if (c->request.kind != API_REQUEST_COMPLETIONS)
         return prompt_tokenize_chat(engine, &c->request, c->rendered, c->rendered_len,
                                     &part->tokens, &part->n_tokens, &c->error);
     return prompt_tokenize(engine, &c->request, &c->request.prompts[part->index], &part->tokens,
@@ -453,10 +609,19 @@ static void on_tokenized(uv_work_t *work, int status) {
     else if (c->error.kind != ERR_NONE)
         fail(c, &c->error, NULL);
     else
-        start_races(c);
+        enqueue(c);
+}
+
+static void log_prompts(const struct call *c) {
+    if (!c->api->config->log.prompts) return;
+    if (c->rendered) log_request(LOG_INFO, c->request_id, "prompt: %s", c->rendered);
+    for (int i = 0; i < c->request.n_prompts; i++)
+        if (c->request.prompts[i].text)
+            log_request(LOG_INFO, c->request_id, "prompt: %s", c->request.prompts[i].text);
 }
 
 static void start_tokenizing(struct call *c) {
+    log_prompts(c);
     c->work.data = c;
     c->working = true;
     int status = uv_queue_work(runtime_loop(c->api->runtime), &c->work, tokenize, on_tokenized);
@@ -490,8 +655,8 @@ static const char *token_text(const void *self, int32_t token, size_t *len) {
 static void fill_head(struct call *c, const struct engine_model *model) {
     struct api_response_head *h = &c->head;
     h->request = &c->request;
-    snprintf(h->id, sizeof h->id, "%s-%.48s",
-             c->request.kind == API_REQUEST_CHAT ? "chatcmpl" : "cmpl", http_request_id(c->http));
+    static const char *const prefixes[] = {"cmpl-", "chatcmpl-", "resp_"};
+    snprintf(h->id, sizeof h->id, "%s%.48s", prefixes[c->request.kind], c->request_id);
     h->model = model->name;
     h->fingerprint = model->fingerprint;
     h->created = (int64_t)time(NULL);
@@ -517,9 +682,10 @@ static bool parse(struct call *c, enum api_request_kind kind, struct err *e) {
         snprintf(e->param, sizeof e->param, "model");
         return err_code(e, "model_not_found");
     }
-    if (kind == API_REQUEST_CHAT && !runtime_chat(c->api->runtime, e)) return false;
-    int n = kind == API_REQUEST_CHAT ? 1 : c->request.n_prompts;
-    if (!api_admits(c->api, c->http, n, e)) return false;
+    bool rendered = kind != API_REQUEST_COMPLETIONS;
+    if (rendered && !runtime_chat(c->api->runtime, e)) return false;
+    int n = rendered ? 1 : c->request.n_prompts;
+    if (!api_admits(c->api, c->http, c->holder, n, c->request.job.n_candidates, e)) return false;
     c->n_parts = n;
     c->parts = err_alloc((size_t)n, sizeof *c->parts);
     for (int i = 0; i < n; i++) {
@@ -529,23 +695,24 @@ static bool parse(struct call *c, enum api_request_kind kind, struct err *e) {
         buf_init(&c->parts[i].firstpass, RESPONSE_BYTES);
     }
     c->admitted = true;
-    c->api->n_races += n;
+    count_admitted(c, 1);
     return true;
 }
 
-void call_start(struct api *api, struct http_request *http, enum api_request_kind kind) {
+void call_start(struct api *api, struct http_request *http, enum api_request_kind kind,
+                struct keys_holder *holder) {
     struct err e = {0};
     if (!api_accepts(api, http, &e)) {
         route_reply_error(http, &e, NULL);
         return;
     }
-    struct call *c = call_new(api, http);
+    struct call *c = call_new(api, http, holder);
     if (!parse(c, kind, &e)) {
         fail(c, &e, NULL);
         return;
     }
     http_on_gone(http, on_gone, c);
-    if (kind == API_REQUEST_CHAT)
+    if (kind != API_REQUEST_COMPLETIONS)
         c->render = verifier_render(runtime_verifier(api->runtime), c->request.variables,
                                     c->request.variables_len, on_rendered, c);
     else

@@ -2,8 +2,8 @@
  *
  * THEORY.
  *
- *   parse → (chat) render the template, in a worker → tokenize, in libuv's pool → one race for each
- * prompt → answer or stream
+ *   parse → (chat) render the template, in a worker → tokenize, in libuv's pool → wait in
+ * api->queue → one race for each prompt → answer or stream
  *
  * The call belongs to itself: it frees itself when it has answered, or when its client has left and
  * nothing of it is under way any more.  Races run until the last choice is known; a client that
@@ -21,7 +21,15 @@
 
 struct call;
 
-void call_start(struct api *, struct http_request *, enum api_request_kind);
+void call_start(struct api *, struct http_request *, enum api_request_kind, struct keys_holder *);
+/* Starts the races of a call from api->queue. */
+void call_begin(struct call *);
+/* Ends it by order of the client: it is answered with an error. */
+void call_cancel(struct call *);
+void call_view(const struct call *, struct races_view *out);
+struct keys_holder *call_holder(const struct call *);
+/* The call of an item of api->queue. */
+struct call *call_queued(struct list *queued);
 /* Answers with this error and cancels what runs. */
 void call_fail(struct call *, const struct err *);
 /* About once a second: pings, and heads of streams that have waited long enough. */

@@ -1,6 +1,7 @@
 #include "server/http.h"
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "server/loop.h"
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -20,6 +22,8 @@ enum {
     BODIES_BYTES = 512 * 1024 * 1024, /* bodies in memory at once, all requests together */
     STREAM_BYTES = 64 * 1024 * 1024,  /* written but not yet taken by the client */
     BLOCK_BYTES = 16 * 1024,          /* handed to libmicrohttpd at once */
+    SWEEP_MS = 500,                   /* how often slow connections are looked for */
+    TAKE_TIMES = 10,                  /* read_s that a client gets to take its answer */
     REQUEST_ID_BYTES = 128,
 };
 
@@ -30,12 +34,23 @@ struct http_server {
     struct loop *loop; /* owned */
     struct http_handler handler;
     size_t max_body;
-    struct list requests; /* struct http_request.link */
+    struct list requests;    /* struct http_request.link */
+    struct list connections; /* struct connection.link */
+    double read_s;
+    uv_timer_t sweeper;
     uv_timer_t
         reaper;  /* calls `gone` of streams that outgrew their bound, outside of their writers */
     int pending; /* handles and watches not closed yet, loop included */
     bool closing;
     struct http_stats stats;
+};
+
+/* One connection, from its opening to its end: what it owes us, and since when. */
+struct connection {
+    struct list link;
+    int fd;                       /* borrowed from libmicrohttpd */
+    double since;                 /* opened, or its last request ended */
+    struct http_request *request; /* borrowed; NULL: none has begun */
 };
 
 /* A duplicate of a connection's descriptor, polled for the peer's hang-up.  Its own memory, since
@@ -51,6 +66,8 @@ struct http_request {
     struct http_server *server;
     struct list link;
     struct MHD_Connection *connection; /* borrowed from libmicrohttpd until completed() */
+    struct connection *on;             /* borrowed; its record here */
+    double ended_at;                   /* when the handler had said all; 0: it hasn't */
     enum http_method method;
     char *path; /* owned */
     char id[REQUEST_ID_BYTES + 1];
@@ -218,6 +235,55 @@ static enum MHD_Result refuse(struct http_request *r) {
     return queue(r);
 }
 
+/* libmicrohttpd's pointer for each connection is the record of it. */
+static struct connection *connection_of(struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static void on_connection(void *arg, struct MHD_Connection *connection, void **slot,
+                          enum MHD_ConnectionNotificationCode code) {
+    struct http_server *s = arg;
+    struct connection *c = *slot;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        *slot = c = err_alloc(1, sizeof *c);
+        c->fd = info ? info->connect_fd : -1;
+        c->since = clock_seconds();
+        list_append(&s->connections, &c->link);
+    } else if (c) {
+        *slot = NULL;
+        list_remove(&c->link);
+        free(c);
+    }
+}
+
+/* Whether the client has kept us waiting for too long. */
+static bool is_slow(const struct http_server *s, const struct connection *c, double now) {
+    const struct http_request *r = c->request;
+    if (s->read_s <= 0) return false;
+    if (!r || r->state == READING) return now - c->since > s->read_s;
+    return r->ended_at > 0 && now - r->ended_at > s->read_s * TAKE_TIMES;
+}
+
+/* Shutting the socket down makes libmicrohttpd close it in its own time. */
+static void on_sweep(uv_timer_t *timer) {
+    struct http_server *s = timer->data;
+    double now = clock_seconds();
+    bool any = false;
+    LIST_EACH(it, &s->connections) {
+        struct connection *c = LIST_ITEM(it, struct connection, link);
+        if (c->fd < 0 || !is_slow(s, c, now)) continue;
+        shutdown(c->fd, SHUT_RDWR);
+        c->fd = -1;
+        s->stats.clients_cut++;
+        any = true;
+    }
+    if (any) loop_kick(s->loop);
+}
+
 static struct http_request *request_new(struct http_server *s, struct MHD_Connection *connection,
                                         const char *url, const char *method) {
     struct http_request *r = err_alloc(1, sizeof *r);
@@ -231,6 +297,7 @@ static struct http_request *request_new(struct http_server *s, struct MHD_Connec
     buf_init(&r->out, STREAM_BYTES);
     list_append(&s->requests, &r->link);
     s->stats.requests++;
+    if ((r->on = connection_of(connection))) r->on->request = r;
     return r;
 }
 
@@ -304,6 +371,10 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **sl
     if (!r) return;
     *slot = NULL;
     r->suspended = false;
+    if (r->on) {
+        r->on->request = NULL;
+        r->on->since = clock_seconds();
+    }
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && !s->closing) lose(r);
     list_remove(&r->link);
     watch_close(r);
@@ -377,6 +448,7 @@ void http_reply(struct http_request *r, int status, const char *content_type, ch
              : MHD_create_response_from_buffer(0, nothing, MHD_RESPMEM_PERSISTENT);
     set_response(r, response, status, content_type);
     r->state = ANSWERED;
+    r->ended_at = clock_seconds();
     resume(r);
 }
 
@@ -435,6 +507,7 @@ void http_write(struct http_request *r, const void *data, size_t len) {
 void http_end(struct http_request *r) {
     BUG_ON(r->state != STREAMING);
     r->state = ENDED;
+    r->ended_at = clock_seconds();
     resume(r);
 }
 
@@ -447,12 +520,17 @@ struct http_server *http_open(uv_loop_t *uv, const struct http_options *o,
     s->handler = *handler;
     s->max_body = o->max_body;
     list_init(&s->requests);
+    list_init(&s->connections);
+    s->read_s = o->read_s;
     struct loop_options options = {
         .host = o->host,
         .port = o->port,
         .max_connections = o->max_connections,
         .idle_s = o->idle_s < 1 ? 1 : (unsigned)o->idle_s,
         .memory = HEAD_BYTES,
+        .tls_cert = o->tls_cert,
+        .tls_key = o->tls_key,
+        .connection = on_connection,
         .access = on_access,
         .completed = on_completed,
         .arg = s,
@@ -465,11 +543,15 @@ struct http_server *http_open(uv_loop_t *uv, const struct http_options *o,
     int rc = uv_timer_init(uv, &s->reaper);
     BUG_ON(rc);
     s->reaper.data = s;
-    s->pending = 2; /* the reaper and the loop */
+    rc = uv_timer_init(uv, &s->sweeper);
+    BUG_ON(rc);
+    s->sweeper.data = s;
+    uv_timer_start(&s->sweeper, on_sweep, SWEEP_MS, SWEEP_MS);
+    s->pending = 3; /* reaper, sweeper and loop */
     return s;
 }
 
-static void on_reaper_closed(uv_handle_t *handle) { server_unref(handle->data); }
+static void on_timer_closed(uv_handle_t *handle) { server_unref(handle->data); }
 
 static void on_loop_closed(void *arg) { server_unref(arg); }
 
@@ -482,7 +564,8 @@ void http_close(struct http_server *s) {
         resume(r);
     }
     loop_close(s->loop, on_loop_closed, s);
-    uv_close((uv_handle_t *)&s->reaper, on_reaper_closed);
+    uv_close((uv_handle_t *)&s->reaper, on_timer_closed);
+    uv_close((uv_handle_t *)&s->sweeper, on_timer_closed);
 }
 
 int http_port(const struct http_server *s) { return loop_port(s->loop); }

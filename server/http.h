@@ -21,6 +21,10 @@
  * and dropped (up to a bound), so that it gets to read the answer.  All bodies in memory together
  * are bounded too.
  *
+ * Slow clients: libmicrohttpd closes a connection without traffic after idle_s.  One that trickles
+ * is cut here: a request that isn't whole read_s after its connection was opened or its predecessor
+ * answered, an answer that isn't taken within TAKE_TIMES as long.
+ *
  * LOOP thread. */
 #ifndef SERVER_HTTP_H
 #define SERVER_HTTP_H
@@ -41,7 +45,9 @@ struct http_options {
     int port;
     int max_connections;
     double idle_s;
+    double read_s; /* a request must be whole after this, its head and body together; 0: no limit */
     size_t max_body;
+    const char *tls_cert, *tls_key; /* PEM text; NULL: plain HTTP */
 };
 struct http_handler {
     void (*handle)(void *arg, struct http_request *);
@@ -63,6 +69,7 @@ struct http_stats {
     size_t body_bytes;                 /* gauge: bodies in memory */
     uint64_t requests, by_class[6];    /* by_class[s]: answers with status s00…s99 */
     uint64_t clients_gone;             /* left before their answer was whole */
+    uint64_t clients_cut;              /* too slow with their request, or in taking the answer */
 };
 void http_stats(const struct http_server *, struct http_stats *out);
 

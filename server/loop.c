@@ -25,6 +25,7 @@ struct loop {
     int port;
     int handles; /* of ours not closed yet */
     bool closing;
+    bool kicked; /* since libmicrohttpd last began to run */
     void (*closed)(void *arg);
     void *closed_arg;
 };
@@ -99,15 +100,20 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
 
 void loop_pump(struct loop *l) {
     if (l->closing) return;
+    l->kicked = false;
     MHD_run(l->daemon);
     MHD_UNSIGNED_LONG_LONG ms;
-    if (MHD_get_timeout(l->daemon, &ms) == MHD_YES)
+    /* One request's handler may have resumed another's connection, which this run is past. */
+    if (l->kicked)
+        uv_timer_start(&l->timer, on_timer, 0, 0);
+    else if (MHD_get_timeout(l->daemon, &ms) == MHD_YES)
         uv_timer_start(&l->timer, on_timer, ms, 0);
     else
         uv_timer_stop(&l->timer);
 }
 
 void loop_kick(struct loop *l) {
+    l->kicked = true;
     if (!l->closing) uv_timer_start(&l->timer, on_timer, 0, 0);
 }
 
@@ -138,16 +144,30 @@ struct loop *loop_open(uv_loop_t *uv, const struct loop_options *o, struct err *
     l->port = bound_port(fd);
     unsigned flags =
         (unsigned)MHD_USE_EPOLL | (unsigned)MHD_ALLOW_SUSPEND_RESUME | (unsigned)MHD_USE_ERROR_LOG;
+    const struct MHD_OptionItem secure[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->tls_cert},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->tls_key},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    const struct MHD_OptionItem plain[] = {{MHD_OPTION_END, 0, NULL}};
+    if (o->tls_cert) flags |= (unsigned)MHD_USE_TLS;
     /* The logger comes first so that it also hears about the other options. */
     l->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, o->access, o->arg, MHD_OPTION_EXTERNAL_LOGGER, log_daemon, NULL,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, o->completed, o->arg,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-        o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->memory, MHD_OPTION_END);
+        o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->memory, MHD_OPTION_NOTIFY_CONNECTION,
+        o->connection, o->arg, MHD_OPTION_ARRAY, o->tls_cert ? secure : plain, MHD_OPTION_END);
     if (!l->daemon) {
         close(fd);
         free(l);
-        err_set(e, ERR_SYSTEM, "libmicrohttpd didn't start (see the log at level debug)");
+        if (o->tls_cert)
+            err_set(e, ERR_INPUT,
+                    "TLS can't be set up: server.tls_cert and server.tls_key must be a "
+                    "certificate chain and its private key, both PEM (more in the log "
+                    "at level debug)");
+        else
+            err_set(e, ERR_SYSTEM, "libmicrohttpd didn't start (see the log at level debug)");
         return NULL;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD);

@@ -20,9 +20,11 @@ struct loop_options {
     int max_connections;
     unsigned idle_s; /* a connection without traffic is closed after this; not while suspended */
     size_t memory;   /* bytes of one connection's buffers: bounds its request head */
+    const char *tls_cert, *tls_key; /* PEM text; NULL: plain HTTP */
+    MHD_NotifyConnectionCallback connection;
     MHD_AccessHandlerCallback access;
     MHD_RequestCompletedCallback completed;
-    void *arg; /* of both */
+    void *arg; /* of all three */
 };
 
 /* The options' strings are read during the call only. */

@@ -7,7 +7,8 @@
 #include <sys/random.h>
 
 static const char *param_of(const struct api_request *q) {
-    return q->kind == API_REQUEST_CHAT ? "messages" : "prompt";
+    static const char *const names[] = {"prompt", "messages", "input"};
+    return names[q->kind];
 }
 
 /* Says which field an error is about, where it doesn't say so itself; returns false. */

@@ -14,6 +14,12 @@ static const struct {
     {"/completions", HTTP_POST, ROUTE_COMPLETIONS, "POST, OPTIONS"},
     {"/chat/completions", HTTP_POST, ROUTE_CHAT, "POST, OPTIONS"},
     {"/verify", HTTP_POST, ROUTE_VERIFY, "POST, OPTIONS"},
+    {"/responses", HTTP_POST, ROUTE_RESPONSES, "POST, OPTIONS"},
+    {"/tokenize", HTTP_POST, ROUTE_TOKENIZE, "POST, OPTIONS"},
+    {"/detokenize", HTTP_POST, ROUTE_DETOKENIZE, "POST, OPTIONS"},
+    {"/tokenizer_info", HTTP_GET, ROUTE_TOKENIZER_INFO, "GET, HEAD, OPTIONS"},
+    {"/races/", HTTP_GET, ROUTE_RACE, "GET, HEAD, DELETE, OPTIONS"},
+    {"/races/", HTTP_DELETE, ROUTE_RACE_DELETE, "GET, HEAD, DELETE, OPTIONS"},
     {"/models", HTTP_GET, ROUTE_MODELS, "GET, HEAD, OPTIONS"},
     {"/models/", HTTP_GET, ROUTE_MODEL, "GET, HEAD, OPTIONS"},
     {"/health", HTTP_GET, ROUTE_HEALTH, "GET, HEAD, OPTIONS"},
@@ -44,8 +50,9 @@ enum route route_find(enum http_method method, const char *path, const char **re
         *allow = table[i].allow;
         if (method == HTTP_OPTIONS) return ROUTE_OPTIONS;
         if (method == table[i].method) return table[i].route;
-        err_set(e, ERR_METHOD, "%.200s doesn't take this method; it takes %s", path,
-                table[i].allow);
+    }
+    if (*allow) {
+        err_set(e, ERR_METHOD, "%.200s doesn't take this method; it takes %s", path, *allow);
         err_code(e, "method_not_allowed");
         return ROUTE_NONE;
     }
@@ -125,6 +132,7 @@ void route_reply_error(struct http_request *r, const struct err *e, const char *
     /* A client library repeats what failed with 429 or 5xx; another try would meet the same time
      * limit. */
     if (e->kind == ERR_DEADLINE) http_add_header(r, "x-should-retry", "false");
+    if (e->kind == ERR_AUTH) http_add_header(r, "WWW-Authenticate", "Bearer");
     size_t len;
     char *text = buf_take(&body, &len);
     http_reply(r, kinds[e->kind].status, "application/json", text, len);

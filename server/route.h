@@ -12,6 +12,12 @@ enum route {
     ROUTE_COMPLETIONS,
     ROUTE_CHAT,
     ROUTE_VERIFY,
+    ROUTE_RESPONSES,
+    ROUTE_TOKENIZE,
+    ROUTE_DETOKENIZE,
+    ROUTE_TOKENIZER_INFO,
+    ROUTE_RACE,        /* rest: its id */
+    ROUTE_RACE_DELETE, /* the same */
     ROUTE_MODELS,
     ROUTE_MODEL, /* rest: the model's id */
     ROUTE_HEALTH,

@@ -17,7 +17,7 @@ struct serve {
     const struct config *config;
     struct runtime *runtime;
     struct api api;
-    uv_signal_t term, interrupt;
+    uv_signal_t term, interrupt, hang_up;
     uv_timer_t check;
     double drain_s, flush_s; /* left */
     bool draining, stopped;
@@ -80,6 +80,12 @@ static void on_signal(uv_signal_t *signal, int number) {
     }
 }
 
+static void on_hang_up(uv_signal_t *signal, int number) {
+    struct serve *s = signal->data;
+    (void)number;
+    api_reload_keys(&s->api);
+}
+
 /* Live races have had the engine's error already; what can still be said is said, then out: whoever
  * runs the server starts it again. */
 static void on_failed(void *arg, const struct err *e) {
@@ -124,18 +130,19 @@ static void raise_descriptor_limit(void) {
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static void start_handle(struct serve *s, uv_signal_t *handle, int number) {
+static void start_handle(struct serve *s, uv_signal_t *handle, uv_signal_cb callback, int number) {
     int rc = uv_signal_init(runtime_loop(s->runtime), handle);
     BUG_ON(rc);
     handle->data = s;
-    rc = uv_signal_start(handle, on_signal, number);
+    rc = uv_signal_start(handle, callback, number);
     BUG_ON(rc);
 }
 
 static void run(struct serve *s) {
     uv_loop_t *loop = runtime_loop(s->runtime);
-    start_handle(s, &s->term, SIGTERM);
-    start_handle(s, &s->interrupt, SIGINT);
+    start_handle(s, &s->term, on_signal, SIGTERM);
+    start_handle(s, &s->interrupt, on_signal, SIGINT);
+    start_handle(s, &s->hang_up, on_hang_up, SIGHUP);
     int rc = uv_timer_init(loop, &s->check);
     BUG_ON(rc);
     s->check.data = s;
@@ -147,10 +154,11 @@ static void run(struct serve *s) {
     struct err e = {0};
     err_set(&e, ERR_UNAVAILABLE, "the server is shutting down");
     api_fail_calls(&s->api, &e);
-    while (!list_empty(&s->api.calls))
+    while (!list_empty(&s->api.calls) || s->api.n_tokenizing)
         uv_run(loop, UV_RUN_ONCE);
     uv_close((uv_handle_t *)&s->term, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
+    uv_close((uv_handle_t *)&s->hang_up, NULL);
     uv_close((uv_handle_t *)&s->check, NULL);
     api_close(&s->api);
 }
@@ -176,7 +184,8 @@ int serve_main(int argc, char **argv, const struct config *config) {
         runtime_close(s.runtime);
         return report(&e);
     }
-    log_line(LOG_INFO, "listening on http://%s:%d", config->server.host, http_port(s.api.http));
+    log_line(LOG_INFO, "listening on http%s://%s:%d", *config->server.tls_cert ? "s" : "",
+             config->server.host, http_port(s.api.http));
     run(&s);
     runtime_close(s.runtime);
     log_line(LOG_INFO, "stopped");

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "server/route.h"
+#include "server/stream_responses.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +13,18 @@ void stream_init(struct stream *s, const struct api_response_head *head, int n_c
     *s = (struct stream){.head = head, .n_choices = n_choices};
     s->choices = err_alloc((size_t)n_choices, sizeof *s->choices);
     buf_init(&s->frame, FRAME_BYTES);
+    buf_init(&s->items, FRAME_BYTES);
 }
 
 void stream_clear(struct stream *s) {
     free(s->choices);
     buf_clear(&s->frame);
+    buf_clear(&s->items);
     *s = (struct stream){0};
+}
+
+static bool is_responses(const struct stream *s) {
+    return s->head->request->kind == API_REQUEST_RESPONSES;
 }
 
 void stream_open(struct stream *s, struct http_request *http) {
@@ -26,6 +33,7 @@ void stream_open(struct stream *s, struct http_request *http) {
     http_add_header(http, "X-Accel-Buffering", "no");
     http_stream(http, 200, "text/event-stream");
     s->spoke_at = clock_seconds();
+    if (is_responses(s)) stream_responses_begin(s);
 }
 
 bool stream_is_open(const struct stream *s) { return s->http != NULL; }
@@ -175,6 +183,10 @@ void stream_echo(struct stream *s, int index, const struct api_response_prompt *
 
 void stream_text(struct stream *s, int index, const char *text, size_t len,
                  const struct engine_event *event) {
+    if (is_responses(s)) {
+        stream_responses_text(s, index, text, len);
+        return;
+    }
     struct api_response_tokens tokens = {
         .tokens = event->tokens,
         .logprobs = event->logprobs,
@@ -186,6 +198,10 @@ void stream_text(struct stream *s, int index, const char *text, size_t len,
 
 void stream_choice_end(struct stream *s, int index, const struct race_candidate *candidate,
                        const char *extra) {
+    if (is_responses(s)) {
+        stream_responses_choice_end(s, index, candidate);
+        return;
+    }
     struct stream_choice *c = &s->choices[index];
     size_t from = c->text_sent < candidate->text_len ? c->text_sent : candidate->text_len;
     int first = c->tokens_sent < candidate->n_tokens ? c->tokens_sent : candidate->n_tokens;
@@ -226,6 +242,10 @@ static void begin_bare(struct stream *s, struct writer *w) {
 
 void stream_progress(struct stream *s, const struct race_counts *counts) {
     struct writer w;
+    if (is_responses(s)) {
+        stream_responses_progress(s, counts);
+        return;
+    }
     begin_bare(s, &w);
     write_running_usage(s, &w);
     writer_key(&w, "firstpass");
@@ -243,13 +263,15 @@ void stream_ping(struct stream *s) {
 
 static void finish(struct stream *s) {
     static const char done[] = "data: [DONE]\n\n";
-    http_write(s->http, done, sizeof done - 1);
+    if (!is_responses(s)) http_write(s->http, done, sizeof done - 1);
     http_end(s->http);
     s->http = NULL;
 }
 
 void stream_end(struct stream *s, const struct api_response_totals *totals, const char *extra) {
-    if (s->head->request->include_usage) {
+    if (is_responses(s)) {
+        stream_responses_end(s, totals, extra);
+    } else if (s->head->request->include_usage) {
         struct writer w;
         begin_bare(s, &w);
         writer_key(&w, "usage");
@@ -262,6 +284,11 @@ void stream_end(struct stream *s, const struct api_response_totals *totals, cons
 
 void stream_error(struct stream *s, const struct err *e, const char *extra) {
     struct writer w;
+    if (is_responses(s)) {
+        stream_responses_error(s, e, extra);
+        finish(s);
+        return;
+    }
     begin(s, &w);
     writer_key(&w, "error");
     route_write_error(&w, e);

@@ -1,4 +1,5 @@
-/* One answer as server-sent events, in OpenAI's chunk shapes.
+/* One answer as server-sent events, in OpenAI's chunk shapes (those of /v1/responses:
+ * server/stream_responses.h).
  *
  * Choices may speak in any order; what client libraries need is kept: each choice of a chat opens
  * with its role, and indices are first seen in ascending order.  What the engine hasn't shown when
@@ -28,6 +29,11 @@ struct stream {
     int opened;          /* choices whose role was sent */
     int64_t tokens_sent; /* of all choices */
     struct buf frame;
+    /* of /v1/responses: the events' numbers, the items that ended, whether one was cut by a limit
+     */
+    int sequence;
+    struct buf items;
+    bool cut;
     double spoke_at; /* clock_seconds() of the last byte */
 };
 

@@ -30,7 +30,7 @@ static void check(const struct api_request *q) {
     BUG_ON(q->job.n_top_logprobs < 0 || q->job.n_top_logprobs > LIMIT_TOP_LOGPROBS);
     BUG_ON(!(s->temperature >= 0 && s->temperature <= 2) || !(s->top_p >= 0 && s->top_p <= 1));
     BUG_ON(q->deadline_s < 0 || q->deadline_s > LIMIT_REQUEST_SECONDS);
-    if (q->kind == API_REQUEST_CHAT) {
+    if (q->kind != API_REQUEST_COMPLETIONS) {
         BUG_ON(!q->variables || strlen(q->variables) != q->variables_len);
         return;
     }
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!size) return 0;
     struct api_request q;
     struct err e = {0};
-    enum api_request_kind kind = data[0] & 1 ? API_REQUEST_CHAT : API_REQUEST_COMPLETIONS;
+    enum api_request_kind kind = (enum api_request_kind)(data[0] % 3);
     /* A copy of the exact size, so that reading past the end is caught. */
     char *body = malloc(size - 1 ? size - 1 : 1);
     if (!body) abort();

@@ -417,6 +417,129 @@ START_TEST(passes_wanted_and_estimated) {
 }
 END_TEST
 
+/* ---- what clients that can't add fields say instead ---- */
+
+START_TEST(the_model_name_says_how_many) {
+    static const struct {
+        const char *name;
+        int n;
+        size_t len;
+    } cases[] = {
+        {"m:best-of-64", 64, 1},
+        {"a/b:c:best-of-10000", 10000, 5},
+        {"m", 0, 0},
+        {"m:best-of-", 0, 0},
+        {"m:best-of-0", 0, 0},
+        {"m:best-of-64x", 0, 0},
+        {":best-of-64", 0, 0},
+        {"m:best-of-10001", 0, 0},
+        {"m:best-of-99999999999", 0, 0},
+        {"m:best-of-2:best-of-3", 3, 11},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t len;
+        ck_assert_int_eq(api_tests_model_suffix(cases[i].name, &len), cases[i].n);
+        ck_assert_uint_eq(len, cases[i].n ? cases[i].len : strlen(cases[i].name));
+    }
+}
+END_TEST
+
+START_TEST(tests_in_a_fenced_block) {
+    static const char text[] =
+        "Write f.\n```python\ndef f(): pass\n```\n``` Python  tests \nold\n```\n"
+        "~~~py test\nassert f() == 1\n```\n~~~\nbye";
+    size_t len = 0;
+    const char *found = api_tests_find_tests(text, sizeof text - 1, &len);
+    ck_assert_ptr_nonnull(found);
+    ck_assert_uint_eq(len, 20);
+    ck_assert_mem_eq(found, "assert f() == 1\n```\n", 20);
+    static const char *const none[] = {"",
+                                       "```python\ntest\n```",
+                                       "```python test\n```",
+                                       "```python test",
+                                       "```python testing\nx\n```",
+                                       "```test\nx\n```"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        ck_assert_ptr_null(api_tests_find_tests(none[i], strlen(none[i]), &len));
+}
+END_TEST
+
+START_TEST(inline_tests_count_only_where_they_are_on) {
+    static const char body[] =
+        "{\"model\":\"tiny:best-of-9\",\"messages\":[{\"role\":\"user\",\"content\":"
+        "\"f?\\n```python test\\nassert f()\\n```\"}]}";
+    takes(CHAT, body);
+    ck_assert(!q.has_tests);
+    ck_assert_str_eq(q.model, "tiny:best-of-9");
+    config.server.inline_tests = true;
+    takes(CHAT, body);
+    ck_assert(q.has_tests);
+    ck_assert_str_eq(q.model, "tiny");
+    ck_assert_int_eq(q.job.n_candidates, 9);
+    ck_assert_uint_eq(q.tests.tests_len, 11);
+    takes(COMPLETIONS, completion("\"model\":\"tiny:best-of-9\""));
+    ck_assert_int_eq(q.job.n_candidates, 9);
+    ck_assert_int_eq(q.n_choices, 1);
+    /* The object's own tests win. */
+    takes(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"```python test\\nx\\n```\"}],"
+                "\"firstpass\":{\"tests\":\"assert 12\"}}");
+    ck_assert_uint_eq(q.tests.tests_len, 9);
+    config.server.inline_tests = false;
+}
+END_TEST
+
+/* ---- /v1/responses ---- */
+
+static json_t *variables(void);
+static const char *message(json_t *v, size_t i, const char *field);
+
+#define RESPONSES API_REQUEST_RESPONSES
+
+START_TEST(responses_become_chat) {
+    takes(
+        RESPONSES,
+        "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"}]},"
+        "{\"type\":\"reasoning\"},{\"type\":\"message\",\"role\":\"assistant\",\"content\":"
+        "[{\"type\":\"output_text\",\"text\":\"b\"}]},{\"type\":\"function_call\",\"call_id\":"
+        "\"1\","
+        "\"name\":\"g\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"1\","
+        "\"output\":\"r\"}],\"instructions\":\"Be <|short\",\"max_output_tokens\":7,"
+        "\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":\"auto\",\"store\":true,"
+        "\"text\":{\"format\":{\"type\":\"text\"}},\"top_logprobs\":3}");
+    json_t *v = variables();
+    ck_assert_uint_eq(json_array_size(json_object_get(v, "messages")), 5);
+    ck_assert_str_eq(message(v, 0, "content"), "Be <!|short");
+    ck_assert_str_eq(message(v, 1, "content"), "a");
+    ck_assert_str_eq(message(v, 2, "content"), "b");
+    ck_assert_str_eq(message(v, 4, "role"), "tool");
+    ck_assert_ptr_null(json_object_get(v, "tools"));
+    json_decref(v);
+    ck_assert_int_eq(q.job.max_tokens, 7);
+    ck_assert(strstr(q.repeated, "\"instructions\":\"Be <|short\"") != NULL);
+    takes(RESPONSES, "{\"input\":\"hi\",\"firstpass\":{\"tests\":\"assert f()\"}}");
+    ck_assert(q.has_tests);
+    static const struct {
+        const char *body, *param, *words;
+    } cases[] = {
+        {"{}", "input", "must be a string"},
+        {"{\"input\":[]}", "input", "isn't empty"},
+        {"{\"input\":[5]}", "input", "a number"},
+        {"{\"input\":[{\"type\":\"computer_call\"}]}", "input", "computer_call"},
+        {"{\"input\":\"a\",\"previous_response_id\":\"r\"}", "previous_response_id",
+         "stores nothing"},
+        {"{\"input\":\"a\",\"background\":true}", "background", "stores nothing"},
+        {"{\"input\":\"a\",\"messages\":[]}", "messages", "no field"},
+        {"{\"input\":\"a\",\"instructions\":5}", "instructions", "a string"},
+        {"{\"input\":\"a\",\"n\":2}", "n", "between 1 and 1"},
+        {"{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "response_format",
+         "supported"},
+        {"{\"input\":\"a\",\"tool_choice\":\"required\"}", "tool_choice", "supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses(RESPONSES, cases[i].body, cases[i].param, cases[i].words);
+}
+END_TEST
+
 /* ---- messages ---- */
 
 static json_t *variables(void) {
@@ -759,6 +882,10 @@ int main(void) {
     tcase_add_test(t, what_is_not_there_is_refused);
     tcase_add_test(t, a_gap_is_filled_where_the_model_can);
     tcase_add_test(t, passes_wanted_and_estimated);
+    tcase_add_test(t, the_model_name_says_how_many);
+    tcase_add_test(t, tests_in_a_fenced_block);
+    tcase_add_test(t, inline_tests_count_only_where_they_are_on);
+    tcase_add_test(t, responses_become_chat);
     tcase_add_test(t, instructions_come_first);
     tcase_add_test(t, the_last_message_is_continued);
     tcase_add_test(t, messages_are_guarded_and_joined);

@@ -139,12 +139,15 @@ static void close_timer(uv_handle_t *handle, void *arg) {
     if (!uv_is_closing(handle)) uv_close(handle, handle->type == UV_TIMER ? free_wait : NULL);
 }
 
-static void setup_with(double idle_s) {
+static void setup_with(double idle_s, double read_s) {
     struct err e = {0};
     memset(&server, 0, sizeof server);
     ck_assert_int_eq(uv_loop_init(&server.loop), 0);
-    const struct http_options options = {
-        .host = "127.0.0.1", .max_connections = 1500, .idle_s = idle_s, .max_body = MAX_BODY};
+    const struct http_options options = {.host = "127.0.0.1",
+                                         .max_connections = 1500,
+                                         .idle_s = idle_s,
+                                         .read_s = read_s,
+                                         .max_body = MAX_BODY};
     const struct http_handler handler = {handle, refuse, NULL};
     server.http = http_open(&server.loop, &options, &handler, &e);
     ck_assert_msg(server.http != NULL, "%s", e.message);
@@ -153,7 +156,7 @@ static void setup_with(double idle_s) {
     pthread_create(&server.thread, NULL, run, NULL);
 }
 
-static void setup(void) { setup_with(30); }
+static void setup(void) { setup_with(30, 0); }
 
 static void stop(void) {
     if (!server.stopping) uv_async_send(&server.stop);
@@ -516,6 +519,35 @@ START_TEST(a_thousand_requests_wait_at_once) {
 }
 END_TEST
 
+/* A byte now and then keeps libmicrohttpd's own limit away, in the head as in the body. */
+START_TEST(a_request_that_trickles_is_cut) {
+    setup_with(30, 1);
+    static const char *const starts[] = {
+        "GET /echo HTTP/1.1\r\nx: ",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\n"};
+    int fd[2], waiting = dial();
+    send_text(waiting, "GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+    for (int i = 0; i < 2; i++)
+        send_text(fd[i] = dial(), starts[i]);
+    bool cut[2] = {false, false};
+    for (int turn = 0; turn < 600 && !(cut[0] && cut[1]); turn++) {
+        usleep(20000);
+        for (int i = 0; i < 2; i++) {
+            char byte;
+            if (send(fd[i], "x", 1, MSG_NOSIGNAL) < 0 || recv(fd[i], &byte, 1, MSG_DONTWAIT) == 0)
+                cut[i] = true;
+        }
+    }
+    ck_assert(cut[0] && cut[1]);
+    /* Who waits for an answer has done his part. */
+    ck_assert_int_eq(atomic_load(&server.n_waiting), 1);
+    close(fd[0]);
+    close(fd[1]);
+    close(waiting);
+    teardown();
+}
+END_TEST
+
 START_TEST(closing_with_requests_in_work_is_clean) {
     int fds[3];
     for (int i = 0; i < 3; i++) {
@@ -551,7 +583,7 @@ START_TEST(a_port_in_use_is_told) {
 END_TEST
 
 START_TEST(silent_connections_are_closed) {
-    setup_with(1);
+    setup_with(1, 0);
     int fd = dial();
     send_text(fd, "GET /a HTT");
     receive(fd,
@@ -594,6 +626,7 @@ int main(void) {
     TCase *alone = tcase_create("own server");
     tcase_set_timeout(alone, 0);
     tcase_add_test(alone, silent_connections_are_closed);
+    tcase_add_test(alone, a_request_that_trickles_is_cut);
     suite_add_tcase(suite, alone);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
