@@ -61,27 +61,27 @@ static struct isa describe(const char *name) {
         return (struct isa){.name = name,
                             .unsigned8 = true,
                             .init = MATMUL_INIT_SUMS,
-                            .few = {matmul_avx512vnni, MATMUL_ROWS_AVX512VNNI, 4},
-                            .few_rows = MATMUL_FEW_ROWS_AMX,
-                            .many = {matmul_amx, MATMUL_ROWS_AMX, 32},
+                            .way = {matmul_avx512vnni, MATMUL_ROWS_AVX512VNNI, 4},
+                            .tiles = {matmul_amx, MATMUL_ROWS_AMX, 32},
+                            .tiles_from = 12,
                             .vector = vector_avx512vnni()};
     if (!strcmp(name, "avx512vnni"))
         return (struct isa){.name = name,
                             .unsigned8 = true,
                             .init = MATMUL_INIT_SUMS,
-                            .many = {matmul_avx512vnni, MATMUL_ROWS_AVX512VNNI, 4},
+                            .way = {matmul_avx512vnni, MATMUL_ROWS_AVX512VNNI, 4},
                             .vector = vector_avx512vnni()};
     if (!strcmp(name, "avx2"))
         return (struct isa){.name = name,
                             .init = MATMUL_INIT_PAIRS,
-                            .many = {matmul_avx2, MATMUL_ROWS_AVX2, 4},
+                            .way = {matmul_avx2, MATMUL_ROWS_AVX2, 4},
                             .vector = vector_avx2()};
 #endif
     return (struct isa){.name = name,
                         .is_reference = !strcmp(name, "reference"),
                         .unsigned8 = true,
                         .init = MATMUL_INIT_SUMS,
-                        .many = {matmul_generic, MATMUL_ROWS_GENERIC, 4},
+                        .way = {matmul_generic, MATMUL_ROWS_GENERIC, 4},
                         .vector = vector_generic()};
 }
 
@@ -105,4 +105,9 @@ bool isa_choose(const char *name, struct isa *out, struct err *e) {
             name, available_names(&b));
     buf_clear(&b);
     return false;
+}
+
+const struct matmul_way *isa_way(const struct isa *isa, enum pack_form form, int n_rows) {
+    bool fits = form == PACK_SCALE || form == PACK_SCALE_MIN || form == PACK_SUPER_MIN;
+    return isa->tiles_from && n_rows >= isa->tiles_from && fits ? &isa->tiles : &isa->way;
 }

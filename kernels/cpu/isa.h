@@ -11,9 +11,10 @@ struct isa {
     bool is_reference; /* computes with kernels/cpu/reference.h instead */
     bool unsigned8;    /* wants 8-bit codes plus 128 */
     enum matmul_init init;
-    struct matmul_way few; /* products of at most few_rows rows */
-    int few_rows;
-    struct matmul_way many; /* all others */
+    struct matmul_way way;
+    /* AMX: products of at least tiles_from rows with scales for whole blocks go by `tiles`. */
+    struct matmul_way tiles;
+    int tiles_from; /* 0: never */
     const struct vector_ops *vector;
 };
 
@@ -23,5 +24,7 @@ extern const char *const isa_names[];
  * it isn't in the build or the machine lacks it. */
 bool isa_choose(const char *name, struct isa *out, struct err *e) MUST_CHECK;
 bool isa_available(const char *name);
+/* How this instruction set multiplies n_rows rows with such weights. */
+const struct matmul_way *isa_way(const struct isa *, enum pack_form form, int n_rows);
 
 #endif

@@ -81,6 +81,16 @@ LANES_INLINE struct lanes lanes_scale(struct lanes a, struct lanes n) {
     __m512i bits = _mm512_slli_epi32(_mm512_cvtps_epi32(n.v), 23);
     return (struct lanes){_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), bits))};
 }
+/* The lanes whose bit is set, one after the other; their indices, counted from `first`.  Room for
+ * 16 is needed: what follows them may be overwritten. */
+LANES_INLINE void lanes_pack(float *to, struct lanes a, uint32_t bits) {
+    _mm512_storeu_ps(to, _mm512_maskz_compress_ps((__mmask16)bits, a.v));
+}
+LANES_INLINE void lanes_pack_indices(int32_t *to, int32_t first, uint32_t bits) {
+    __m512i each = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    each = _mm512_add_epi32(each, _mm512_set1_epi32(first));
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32((__mmask16)bits, each));
+}
 /* 32 signed bytes: nearest integers of lanes within -127 … 127. */
 LANES_INLINE __m256i lanes_bytes(struct lanes a, struct lanes b) {
     __m128i low = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v));
@@ -268,6 +278,18 @@ LANES_INLINE void lanes_to_bytes(struct lanes a, struct lanes b, int8_t bytes[32
 #endif
 }
 
+#if !defined(__AVX512F__)
+LANES_INLINE void lanes_pack(float *to, struct lanes a, uint32_t bits) {
+    float v[LANES];
+    lanes_store(v, a);
+    for (; bits; bits &= bits - 1)
+        *to++ = v[__builtin_ctz(bits)];
+}
+LANES_INLINE void lanes_pack_indices(int32_t *to, int32_t first, uint32_t bits) {
+    for (; bits; bits &= bits - 1)
+        *to++ = first + __builtin_ctz(bits);
+}
+#endif
 /* The first n of 16; zeros after them. */
 LANES_INLINE struct lanes lanes_load_some(const float *p, int n) {
     if (n >= LANES) return lanes_load(p);

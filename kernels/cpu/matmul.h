@@ -45,7 +45,7 @@ enum {
     MATMUL_CHUNK = 16, /* most blocks decoded at a time */
     MATMUL_PANELS = 2, /* panels at a time */
     MATMUL_SCALES = 6, /* vectors of 16 scales that a block may need */
-    MATMUL_DOTS = 4 * 16,
+    MATMUL_DOTS = 2 * 16,
 };
 
 /* Memory of one thread: decoded codes and scales of MATMUL_PANELS x MATMUL_CHUNK blocks, which stay
@@ -82,7 +82,6 @@ enum {
     MATMUL_ROWS_AVX2 = 4,
     MATMUL_ROWS_AVX512VNNI = 6,
     MATMUL_ROWS_AMX = 16,
-    MATMUL_FEW_ROWS_AMX = 4, /* as many go by avx512vnni */
 };
 
 void matmul_generic(const struct matmul_job *, struct matmul_scratch *, int begin, int end);

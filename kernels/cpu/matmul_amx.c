@@ -8,7 +8,8 @@
  * begun before the integers of this one are used, so that neither waits.
  *
  * Codes are decoded to signed bytes, so sums start at zero.  A product of few rows doesn't fill a
- * tile and goes by matmul_avx512vnni.c (isa.c).
+ * tile, and with sub-scales for 16 columns twice the integers would have to cross: these go by
+ * matmul_avx512vnni.c (isa_way).
  *
  * Instructions: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; speeds:
  * Intel's Optimization Reference Manual, chapter on AMX. */
@@ -31,37 +32,24 @@ static void decode(const struct pack *w, const uint8_t *panel, int first, int n,
     decode512(w, panel, first, n, true, codes, scales);
 }
 
-AMX_INLINE bool by_halves(enum pack_form form) { return form == PACK_SUB || form == PACK_SUB_MIN; }
-
 /* Palette 1: tiles 0 and 1 are sums, 2 and 3 activations, 4 and 5 codes. */
-static void configure(int rows, bool halves) {
+static void configure(int rows) {
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } c = {.palette = 1};
     for (int i = 0; i < 6; i++) {
-        c.row_bytes[i] = i == 2 || i == 3 ? (halves ? 16 : 32) : PACK_STEP;
-        c.rows[i] = (uint8_t)(i < 4 ? rows : halves ? PACK_STEPS / 2 : PACK_STEPS);
+        c.row_bytes[i] = i == 2 || i == 3 ? PACK_COLUMNS : PACK_STEP;
+        c.rows[i] = (uint8_t)(i < 4 ? rows : PACK_STEPS);
     }
     _tile_loadconfig(&c);
 }
 
-/* The integers of one block (of sub-scaled forms of both its halves, 16 rows apart) to dots. */
-AMX_INLINE void begin_block(enum pack_form form, bool odd, const uint8_t *codes, const int8_t *q,
+/* The integers of one block to dots. */
+AMX_INLINE void begin_block(bool odd, const uint8_t *codes, const int8_t *q,
                             int32_t (*dots)[PACK_OUTPUTS]) {
-    if (by_halves(form)) {
-        _tile_zero(0);
-        _tile_loadd(2, q, PACK_COLUMNS);
-        _tile_loadd(4, codes, PACK_STEP);
-        _tile_dpbssd(0, 2, 4);
-        _tile_stored(0, dots, PACK_STEP);
-        _tile_zero(1);
-        _tile_loadd(3, q + PACK_COLUMNS / 2, PACK_COLUMNS);
-        _tile_loadd(5, codes + PACK_CODES / 2, PACK_STEP);
-        _tile_dpbssd(1, 3, 5);
-        _tile_stored(1, dots + TILE_ROWS, PACK_STEP);
-    } else if (odd) {
+    if (odd) {
         _tile_zero(1);
         _tile_loadd(3, q, PACK_COLUMNS);
         _tile_loadd(5, codes, PACK_STEP);
@@ -76,30 +64,16 @@ AMX_INLINE void begin_block(enum pack_form form, bool odd, const uint8_t *codes,
     }
 }
 
-AMX_INLINE __m512 load_dot(const int32_t dot[PACK_OUTPUTS]) {
-    return _mm512_cvtepi32_ps(_mm512_load_si512(dot));
-}
-
 /* What the block adds to the sums; `v` are its scales, as decode_scales() lays them out. */
 AMX_INLINE void end_block(enum pack_form form, int rows, const float *v,
                           const struct matmul_record *a, const int32_t (*dots)[PACK_OUTPUTS],
                           __m512 sums[TILE_ROWS]) {
-    enum { N = PACK_OUTPUTS };
-    __m512 d = _mm512_load_ps(v);
+    __m512 d = _mm512_load_ps(v), m = _mm512_load_ps(v + PACK_OUTPUTS);
     for (int r = 0; r < rows; r++, a++) {
-        __m512 dot = load_dot(dots[r]), scale = _mm512_set1_ps(a->scale);
-        if (by_halves(form)) {
-            dot = _mm512_mul_ps(dot, _mm512_load_ps(v + N));
-            dot = _mm512_fmadd_ps(load_dot(dots[TILE_ROWS + r]), _mm512_load_ps(v + 2 * N), dot);
-        }
-        sums[r] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, scale), sums[r]);
+        __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots[r]));
+        sums[r] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, _mm512_set1_ps(a->scale)), sums[r]);
         if (form == PACK_SCALE_MIN)
-            sums[r] = _mm512_fmadd_ps(_mm512_load_ps(v + N), _mm512_set1_ps(a->scale_sum), sums[r]);
-        if (form == PACK_SUB_MIN) {
-            __m512 m = _mm512_mul_ps(_mm512_set1_ps((float)a->init[0]), _mm512_load_ps(v + 4 * N));
-            m = _mm512_fmadd_ps(_mm512_set1_ps((float)a->init[1]), _mm512_load_ps(v + 5 * N), m);
-            sums[r] = _mm512_fmadd_ps(m, _mm512_mul_ps(_mm512_load_ps(v + 3 * N), scale), sums[r]);
-        }
+            sums[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(a->scale_sum), sums[r]);
     }
 }
 
@@ -114,17 +88,17 @@ AMX_INLINE void tile_panel(enum pack_form form, int rows, int panel, const struc
     const int8_t *q = t->q;
     const struct matmul_record *record = t->records;
     int32_t(*even)[N] = t->dots, (*odd)[N] = t->dots + MATMUL_DOTS / 2;
-    begin_block(form, false, codes, q, even);
+    begin_block(false, codes, q, even);
     for (int b = 0; b < t->n_blocks; b += 2) {
         bool more = b + 1 < t->n_blocks;
         if (!panel) prefetch_next(t, t->n_panels, b);
-        if (more) begin_block(form, true, codes + PACK_CODES, q + PACK_COLUMNS * rows, odd);
+        if (more) begin_block(true, codes + PACK_CODES, q + PACK_COLUMNS * rows, odd);
         end_block(form, rows, v, record, (const int32_t(*)[N])even, sums);
         codes += 2 * PACK_CODES;
         q += 2 * PACK_COLUMNS * rows;
         if (!more) break;
         if (!panel) prefetch_next(t, t->n_panels, b + 1);
-        if (b + 2 < t->n_blocks) begin_block(form, false, codes, q, even);
+        if (b + 2 < t->n_blocks) begin_block(false, codes, q, even);
         end_block(form, rows, v + MATMUL_SCALES * N, record + rows, (const int32_t(*)[N])odd, sums);
         v += 2 * MATMUL_SCALES * N;
         record += 2 * rows;
@@ -165,23 +139,14 @@ AMX_INLINE void tile_form(enum pack_form form, int rows, const struct tile *t) {
 
 static void tile_scale(int rows, const struct tile *t) { tile_form(PACK_SCALE, rows, t); }
 static void tile_min(int rows, const struct tile *t) { tile_form(PACK_SCALE_MIN, rows, t); }
-static void tile_sub(int rows, const struct tile *t) { tile_form(PACK_SUB, rows, t); }
-static void tile_sub_min(int rows, const struct tile *t) { tile_form(PACK_SUB_MIN, rows, t); }
 
 static void run_tile(enum pack_form form, int code_bits, int rows, const struct tile *t) {
     (void)code_bits;
     if (*t->configured != rows) {
-        configure(rows, by_halves(form));
+        configure(rows);
         *t->configured = rows;
     }
-    if (form == PACK_SCALE)
-        tile_scale(rows, t);
-    else if (form == PACK_SCALE_MIN || form == PACK_SUPER_MIN)
-        tile_min(rows, t);
-    else if (form == PACK_SUB)
-        tile_sub(rows, t);
-    else
-        tile_sub_min(rows, t);
+    (form == PACK_SCALE ? tile_scale : tile_min)(rows, t);
 }
 
 void matmul_amx(const struct matmul_job *j, struct matmul_scratch *s, int begin, int end) {

@@ -268,7 +268,7 @@ static void multiply(struct kernels_device *dev, const struct kernels_weight *w,
     BUG_ON(n_rows > dev->max_rows || p->n_cols > dev->max_cols || y_stride < p->n_rows);
     struct matmul_run run = {
         .dev = dev,
-        .way = n_rows <= dev->isa.few_rows ? &dev->isa.few : &dev->isa.many,
+        .way = isa_way(&dev->isa, p->form, n_rows),
         .job = {.w = p,
                 .q = dev->q,
                 .records = dev->records,

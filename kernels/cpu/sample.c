@@ -8,24 +8,27 @@
 enum {
     LEVELS =
         3, /* of the radix select: 12, 9 and 9 bits of a weight in 0 … 1, whose upper two are 0 */
-    BINS = 4096, /* of the first level */
+    BINS = 4096,  /* of the first level */
+    NARROW = 512, /* candidates that the radix select is left with, where they can be told apart */
 };
 
 struct sample {
-    int room;       /* tokens there is memory for */
-    int n_vocab;    /* of the present row */
-    float *logits;  /* owned; the row with penalties and bias */
-    float *weights; /* owned; e^((logit - max) / temperature) */
-    float *sums;    /* owned; of chunks of weights */
-    int32_t *kept;  /* owned; candidates in ascending order */
-    double *mass;   /* owned; of bins */
-    int32_t *count; /* owned; of bins */
+    int room;        /* tokens there is memory for */
+    int n_vocab;     /* of the present row */
+    float *logits;   /* owned; the row with penalties and bias */
+    float *weights;  /* owned; e^((logit - max) / temperature) */
+    int32_t *tokens; /* owned; candidates in ascending order */
+    float *values;   /* owned; their weights */
+    float *part;     /* owned; the weights among which a threshold lies */
+    float *sums;     /* owned; of chunks of what is drawn from */
+    double *mass;    /* owned; of bins */
+    int32_t *count;  /* owned; of bins */
 };
 
-static size_t chunks(int n_vocab) { return ((size_t)n_vocab + VECTOR_CHUNK - 1) / VECTOR_CHUNK; }
+static size_t chunks(int n) { return ((size_t)n + VECTOR_CHUNK - 1) / VECTOR_CHUNK; }
 
 size_t sample_bytes(int n_vocab) {
-    return (size_t)n_vocab * (2 * sizeof(float) + sizeof(int32_t)) +
+    return (size_t)n_vocab * (4 * sizeof(float) + sizeof(int32_t)) +
            chunks(n_vocab) * sizeof(float) + BINS * (sizeof(double) + sizeof(int32_t));
 }
 
@@ -36,8 +39,10 @@ struct sample *sample_new(int n_vocab) {
         .room = n_vocab,
         .logits = err_alloc(n, sizeof(float)),
         .weights = err_alloc(n, sizeof(float)),
+        .tokens = err_alloc(n, sizeof(int32_t)),
+        .values = err_alloc(n, sizeof(float)),
+        .part = err_alloc(n, sizeof(float)),
         .sums = err_alloc(chunks(n_vocab), sizeof(float)),
-        .kept = err_alloc(n, sizeof(int32_t)),
         .mass = err_alloc(BINS, sizeof(double)),
         .count = err_alloc(BINS, sizeof(int32_t)),
     };
@@ -48,8 +53,10 @@ void sample_free(struct sample *s) {
     if (!s) return;
     free(s->logits);
     free(s->weights);
+    free(s->tokens);
+    free(s->values);
+    free(s->part);
     free(s->sums);
-    free(s->kept);
     free(s->mass);
     free(s->count);
     free(s);
@@ -85,10 +92,21 @@ static void change_logits(const struct kernels_draws *all, const struct kernels_
 
 /* ---- the threshold ---- */
 
-/* Tokens are kept whose weight is above `weight`, and the first `ties` of those equal to it. */
+/* A prefix of the candidates in descending order: those whose weight is above `weight`, and the
+ * first `ties` of the `equals` that have it. */
 struct threshold {
     float weight;
-    int ties;
+    int ties, equals;
+};
+
+/* Where the end of a prefix is looked for: among the n weights above `low` and up to `high`; what
+ * is heavier is in the prefix. */
+struct bracket {
+    const float *values;
+    int n;
+    float low, high;
+    int64_t count; /* of the heavier ones */
+    double mass;   /* of the heavier ones */
 };
 
 static uint32_t bits_of(float f) {
@@ -97,25 +115,55 @@ static uint32_t bits_of(float f) {
     return bits;
 }
 
-/* The shortest prefix of the n > 0 candidates in descending order of weight with `max_count` > 0
- * tokens or a mass of at least `mass` > 0.  Level by level, the bin in which it ends is found and
- * looked at alone: 12, then 9, then 9 bits of the weight's 30. */
-static struct threshold select_prefix(struct sample *s, int n, int64_t max_count, double mass) {
+static float float_of(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* Cuts the bracket into five by bits, which is by logarithm, and keeps the fifth in which the
+ * prefix ends.  False where it is too narrow for that. */
+static bool narrow(struct sample *s, const struct vector_ops *v, int64_t max_count, double mass,
+                   struct bracket *b) {
+    uint32_t low = bits_of(b->low), width = bits_of(b->high) - low;
+    if (width <= VECTOR_FLOORS) return false;
+    float floors[VECTOR_FLOORS];
+    double masses[VECTOR_FLOORS];
+    int counts[VECTOR_FLOORS], k = 0;
+    for (uint32_t i = 0; i < VECTOR_FLOORS; i++)
+        floors[i] = float_of(low + width / (VECTOR_FLOORS + 1) * (VECTOR_FLOORS - i));
+    v->masses(b->values, b->n, floors, masses, counts);
+    while (k < VECTOR_FLOORS && b->count + counts[k] < max_count && b->mass + masses[k] < mass)
+        k++;
+    if (k < VECTOR_FLOORS) b->low = floors[k];
+    if (k > 0) {
+        b->high = floors[k - 1];
+        b->count += counts[k - 1];
+        b->mass += masses[k - 1];
+    }
+    b->n = v->between(b->values, b->n, b->low, b->high, NULL, s->part, s->room);
+    b->values = s->part;
+    return true;
+}
+
+/* The end of the prefix by a radix select: level by level, the bin in which it ends is found and
+ * looked at alone. */
+static struct threshold select_in(struct sample *s, const struct bracket *b, int64_t max_count,
+                                  double mass) {
     static const int shifts[LEVELS] = {18, 9, 0}, widths[LEVELS] = {12, 9, 9};
     uint32_t prefix = 0;
-    int64_t count = 0;
-    double sum = 0;
-    int last_count = 0;
+    int64_t count = b->count;
+    double sum = b->mass;
+    struct threshold t = {.ties = 0};
     for (int level = 0; level < LEVELS; level++) {
         int bins = 1 << widths[level], above = shifts[level] + widths[level];
         memset(s->mass, 0, (size_t)bins * sizeof *s->mass);
         memset(s->count, 0, (size_t)bins * sizeof *s->count);
-        for (int i = 0; i < n; i++) {
-            float w = s->weights[s->kept[i]];
-            uint32_t bits = bits_of(w);
+        for (int i = 0; i < b->n; i++) {
+            uint32_t bits = bits_of(b->values[i]);
             if (level && bits >> above != prefix) continue;
             uint32_t bin = bits >> shifts[level] & ((uint32_t)bins - 1);
-            s->mass[bin] += (double)w;
+            s->mass[bin] += (double)b->values[i];
             s->count[bin]++;
         }
         int bin = bins - 1, lowest = 0;
@@ -127,92 +175,92 @@ static struct threshold select_prefix(struct sample *s, int n, int64_t max_count
             sum += s->mass[bin];
         }
         prefix = prefix << widths[level] | (uint32_t)bin;
-        last_count = s->count[bin];
+        t.equals = s->count[bin];
     }
-    struct threshold t = {.ties = 0};
-    memcpy(&t.weight, &prefix, 4);
-    while (t.ties < last_count && count + t.ties < max_count && sum < mass) {
+    t.weight = float_of(prefix);
+    while (t.ties < t.equals && count + t.ties < max_count && sum < mass) {
         sum += (double)t.weight;
         t.ties++;
     }
     return t;
 }
 
-static bool keeps(const struct threshold *t, float weight, int *ties) {
-    if (weight > t->weight) return true;
-    return weight == t->weight && (*ties)++ < t->ties;
-}
-
 /* ---- one draw ---- */
 
-/* What draws with equal settings of one row share. */
+/* What draws with equal settings of one row share: they draw from the values above `floor`, whose
+ * sums are in s->sums. */
 struct prepared {
-    const float *logits; /* the row, or the changed copy */
-    bool unfiltered;
-    int n_kept;
-    double total; /* mass of what can be drawn */
+    const float *logits;   /* the row, or the changed copy */
+    const int32_t *tokens; /* of the values; NULL: their index */
+    const float *values;
+    int n;
+    float floor;
+    double total;
 };
 
-static double candidate_mass(const struct sample *s, int n) {
-    double mass = 0;
-    for (int i = 0; i < n; i++)
-        mass += (double)s->weights[s->kept[i]];
-    return mass;
+/* Cuts the candidates above p->floor to the shortest prefix, in descending order of weight, of
+ * `max_count` > 0 tokens or a mass of at least `mass` > 0. */
+static void cut(struct sample *s, const struct vector_ops *v, struct prepared *p, int64_t max_count,
+                double mass) {
+    struct bracket b = {.values = p->values, .n = p->n, .low = p->floor, .high = 1};
+    if (p->floor > 0) {
+        b.n = v->between(p->values, p->n, p->floor, 1, NULL, s->part, s->room);
+        b.values = s->part;
+    }
+    if (!b.n) return;
+    while (b.n > NARROW && narrow(s, v, max_count, mass, &b)) {
+    }
+    if (!b.n) { /* rounding: what is heavier is the whole prefix */
+        p->floor = b.high;
+        return;
+    }
+    struct threshold t = select_in(s, &b, max_count, mass);
+    /* Equals beyond the prefix leave the candidates, so that the rest is told by a floor. */
+    for (int i = 0, ties = 0; i < p->n && t.ties < t.equals; i++)
+        if (s->values[i] == t.weight && ties++ >= t.ties) s->values[i] = 0;
+    p->floor = nextafterf(t.weight, 0);
 }
 
-/* Leaves the candidates in s->kept: all tokens that the filters can keep, and as few others as is
- * easy.  A filter keeps the heaviest tokens, so those above any floor will do if they are enough:
- * as many as top-k wants, or of the mass that top-p wants of `all`. */
-static int find_candidates(struct sample *s, const struct vector_ops *v,
-                           const struct kernels_draw *d, double all) {
+/* All tokens that the filters can keep, and as few others as is easy.  A filter keeps the heaviest
+ * tokens, so those above any floor will do if they are enough: as many as top-k wants, or of the
+ * mass that top-p wants of `all`. */
+static void find_candidates(struct sample *s, const struct vector_ops *v,
+                            const struct kernels_draw *d, double all, struct prepared *p) {
     static const float floors[] = {3.4e-4f, 1.1e-7f}; /* e^-8, e^-16 */
     float least = 0;
     /* The least weight of min-p may cut first where nothing after it needs the mass of the others.
      */
     if (d->min_p > 0 && (d->top_k <= 0 || d->top_p >= 1)) least = nextafterf(d->min_p, 0);
+    p->tokens = s->tokens;
+    p->values = s->values;
     for (int i = 0; i < 2 && (d->top_k > 0 || d->top_p < 1) && floors[i] > least; i++) {
-        int n = v->above(s->weights, s->n_vocab, floors[i], s->kept, s->n_vocab);
-        if (d->top_k > 0 ? n >= d->top_k : candidate_mass(s, n) >= (double)d->top_p * all) return n;
+        p->floor = floors[i];
+        p->n = v->between(s->weights, s->n_vocab, p->floor, 1, s->tokens, s->values, s->room);
+        if (d->top_k > 0 ? p->n >= d->top_k
+                         : v->sums(p->values, p->n, 0, s->sums) >= (double)d->top_p * all)
+            return;
     }
-    return v->above(s->weights, s->n_vocab, least, s->kept, s->n_vocab);
-}
-
-/* Keeps of n candidates those within the threshold, in order; returns how many, and their mass. */
-static int cut(struct sample *s, int n, const struct threshold *t, double *mass) {
-    int kept = 0, ties = 0;
-    *mass = 0;
-    for (int i = 0; i < n; i++) {
-        float w = s->weights[s->kept[i]];
-        if (!keeps(t, w, &ties)) continue;
-        s->kept[kept++] = s->kept[i];
-        *mass += (double)w;
-    }
-    return kept;
+    p->floor = least;
+    p->n = v->between(s->weights, s->n_vocab, p->floor, 1, s->tokens, s->values, s->room);
 }
 
 /* `all` is the mass of the whole vocabulary. */
-static void find_kept(struct sample *s, const struct vector_ops *v, const struct kernels_draw *d,
-                      double all, struct prepared *p) {
-    int n = find_candidates(s, v, d, all);
-    p->total = all;
-    if (d->top_k > 0 && d->top_k < n) {
-        struct threshold t = select_prefix(s, n, d->top_k, INFINITY);
-        n = cut(s, n, &t, &p->total);
+static void filter(struct sample *s, const struct vector_ops *v, const struct kernels_draw *d,
+                   double all, struct prepared *p) {
+    find_candidates(s, v, d, all, p);
+    if (d->top_k > 0) {
+        if (d->top_k < p->n) cut(s, v, p, d->top_k, INFINITY);
+        all = v->sums(p->values, p->n, p->floor, s->sums);
     }
-    if (d->top_p < 1 && n > 0) {
-        /* Never nothing: the most likely token at least. */
-        double mass = fmax((double)d->top_p * p->total, DBL_MIN);
-        struct threshold t = select_prefix(s, n, INT32_MAX, mass);
-        n = cut(s, n, &t, &p->total);
-    }
-    struct threshold t = {.weight = d->min_p, .ties = INT32_MAX};
-    if (d->min_p > 0) n = cut(s, n, &t, &p->total);
-    p->n_kept = n;
+    /* Never nothing: the most likely token at least. */
+    if (d->top_p < 1) cut(s, v, p, INT32_MAX, fmax((double)d->top_p * all, DBL_MIN));
+    if (d->min_p > 0) p->floor = fmaxf(p->floor, nextafterf(d->min_p, 0));
+    p->total = v->sums(p->values, p->n, p->floor, s->sums);
 }
 
 static void prepare(struct sample *s, const struct vector_ops *v, const struct kernels_draws *all,
                     const struct kernels_draw *d, const float *row, struct prepared *p) {
-    *p = (struct prepared){.logits = row};
+    *p = (struct prepared){.logits = row, .values = s->weights, .n = s->n_vocab};
     if (changes_logits(d)) {
         memcpy(s->logits, row, (size_t)s->n_vocab * sizeof *row);
         change_logits(all, d, s->logits, s->n_vocab);
@@ -222,8 +270,7 @@ static void prepare(struct sample *s, const struct vector_ops *v, const struct k
     float max = v->max(p->logits, s->n_vocab);
     p->total = v->weights(p->logits, s->n_vocab, max, fminf(1 / d->temperature, 1e30f), s->weights,
                           s->sums);
-    p->unfiltered = d->top_k <= 0 && d->top_p >= 1 && d->min_p <= 0;
-    if (!p->unfiltered) find_kept(s, v, d, p->total, p);
+    if (d->top_k > 0 || d->top_p < 1 || d->min_p > 0) filter(s, v, d, p->total, p);
 }
 
 static bool same_settings(const struct kernels_draw *a, const struct kernels_draw *b) {
@@ -234,38 +281,31 @@ static bool same_settings(const struct kernels_draw *a, const struct kernels_dra
 /* The lowest id of the largest; 0 where all are NaN. */
 static int32_t most_likely(const struct vector_ops *v, const float *logits, int n) {
     int32_t first = 0;
-    v->above(logits, n, nextafterf(v->max(logits, n), -INFINITY), &first, 1);
+    float most = v->max(logits, n);
+    v->between(logits, n, nextafterf(most, -INFINITY), most, &first, NULL, 1);
     return first;
 }
 
-/* The first token, in order of ids, at which the sum of weights passes `target`; sums of chunks
- * lead there. */
-static int32_t draw_from_all(const struct sample *s, double target) {
-    int n_chunks = (int)chunks(s->n_vocab), c = 0;
-    double sum = 0;
-    int32_t last = 0;
-    while (c < n_chunks - 1 && sum + (double)s->sums[c] <= target)
-        sum += (double)s->sums[c++];
-    int end = (c + 1) * VECTOR_CHUNK < s->n_vocab ? (c + 1) * VECTOR_CHUNK : s->n_vocab;
-    for (int i = c * VECTOR_CHUNK; i < end; i++) {
-        if (s->weights[i] > 0) last = i;
-        sum += (double)s->weights[i];
-        if (sum > target) return i;
-    }
-    return last; /* rounding of the chunk's sum */
-}
-
+/* The first token, in order of ids, at which the sum of weights passes the random part of the
+ * total; sums of chunks lead there. */
 static int32_t draw(const struct sample *s, const struct vector_ops *v,
                     const struct kernels_draw *d, const struct prepared *p) {
     if (d->temperature <= 0) return most_likely(v, p->logits, s->n_vocab);
-    double target = (double)kernels_uniform(d->seed, d->candidate, d->position) * p->total;
-    if (p->unfiltered) return draw_from_all(s, target);
-    double sum = 0;
-    for (int i = 0; i < p->n_kept; i++) {
-        sum += (double)s->weights[s->kept[i]];
-        if (sum > target) return s->kept[i];
+    double target = (double)kernels_uniform(d->seed, d->candidate, d->position) * p->total, sum = 0;
+    int c = 0, at = p->n - 1;
+    for (; (c + 1) * VECTOR_CHUNK < p->n && sum + (double)s->sums[c] <= target; c++)
+        sum += (double)s->sums[c];
+    for (int i = c * VECTOR_CHUNK; i < p->n; i++) {
+        if (p->values[i] > p->floor) sum += (double)p->values[i];
+        if (sum > target) {
+            at = i;
+            break;
+        }
     }
-    return p->n_kept ? s->kept[p->n_kept - 1] : most_likely(v, p->logits, s->n_vocab);
+    while (at >= 0 && !(p->values[at] > p->floor)) /* rounding: the last one */
+        at--;
+    if (at < 0) return most_likely(v, p->logits, s->n_vocab);
+    return p->tokens ? p->tokens[at] : at;
 }
 
 /* ---- log-probabilities ---- */
@@ -304,7 +344,7 @@ void sample_row(struct sample *s, const struct vector_ops *v, const float *logit
     s->n_vocab = n_vocab;
     float max = v->max(logits, n_vocab);
     double log_total = (double)max + log(v->weights(logits, n_vocab, max, 1, NULL, NULL));
-    struct prepared p;
+    struct prepared p = {.n = 0};
     const struct kernels_draw *before = NULL;
     for (int i = 0; i < n; i++) {
         const struct kernels_draw *d = &draws->draws[order[i]];

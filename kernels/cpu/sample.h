@@ -1,8 +1,9 @@
 /* Drawing tokens from logits, without sorting the vocabulary.
  *
  * All filters keep a prefix of the tokens in descending order of weight (ties: lower id first), so
- * their intersection is one threshold: (weight, how many of those equal to it).  It is found by a
- * radix select on the bits of the weights, over the few tokens whose weight can matter.
+ * their intersection is one threshold: (weight, how many of those equal to it).  It is looked for
+ * among the tokens whose weight can matter: where they are many, by cutting the range of weights in
+ * five until few are left, then by a radix select on their bits.
  *
  * One struct sample a thread; no memory is taken while drawing. */
 #ifndef KERNELS_CPU_SAMPLE_H

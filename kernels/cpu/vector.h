@@ -46,7 +46,10 @@ struct vector_attention_scratch {
 
 /* ---- the table ---- */
 
-enum { VECTOR_CHUNK = 256 }; /* tokens that vector_weights sums up at a time */
+enum {
+    VECTOR_CHUNK = 256, /* tokens that are summed up at a time */
+    VECTOR_FLOORS = 4,
+};
 
 struct vector_ops {
     /* f32 -> int8 with one scale for each 32: scale = max|x| / 127, nearest.  n is a multiple
@@ -67,8 +70,15 @@ struct vector_ops {
      * may be NULL. Returns the sum of all. */
     double (*weights)(const float *x, int n, float max, float inverse_temperature, float *out,
                       float *sums);
-    /* Indices in ascending order with x[i] > floor, at most `room`; returns how many there are. */
-    int (*above)(const float *x, int n, float floor, int32_t *indices, int room);
+    /* The i with floor < x[i] <= ceiling, ascending, and their x: at most `room`, to where the
+     * pointer isn't NULL.  Returns how many there are. */
+    int (*between)(const float *x, int n, float floor, float ceiling, int32_t *indices,
+                   float *values, int room);
+    /* sums[c]: of the x[i] > floor >= 0 in chunk c of VECTOR_CHUNK.  Returns the sum of all. */
+    double (*sums)(const float *x, int n, float floor, float *sums);
+    /* Mass and number of the x[i] > floors[k] >= 0, for each k. */
+    void (*masses)(const float *x, int n, const float floors[VECTOR_FLOORS],
+                   double masses[VECTOR_FLOORS], int counts[VECTOR_FLOORS]);
 };
 
 const struct vector_ops *vector_generic(void);
