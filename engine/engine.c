@@ -58,15 +58,16 @@ static void progress_share(void *arg, double share) {
     if (o->progress) o->progress(o->progress_arg, "weights", share);
 }
 
-static bool open_device(struct engine *g, const struct engine_options *o, struct err *e) {
+static bool open_device(const struct engine_options *o, const struct kernels **kernels,
+                        struct kernels_device **device, struct err *e) {
     const char *backend = o->backend ? o->backend : "auto";
     bool automatic = !strcmp(backend, "auto");
-    g->kernels = kernels_backend(automatic ? "cpu" : backend);
-    if (!g->kernels)
+    *kernels = kernels_backend(automatic ? "cpu" : backend);
+    if (!*kernels)
         return err_param(e, "engine.backend", "this build has no backend \"%s\"; it has: cpu",
                          backend);
     struct kernels_options options = {.n_threads = o->threads, .isa = o->isa ? o->isa : "auto"};
-    return g->kernels->device_open(&options, &g->device, e);
+    return (*kernels)->device_open(&options, device, e);
 }
 
 static char *token_text(const struct tokenizer *t, int32_t token) {
@@ -150,7 +151,7 @@ static bool load(struct engine *g, const struct engine_options *o, struct err *e
         return err_set(e, ERR_INPUT,
                        "%s: the vocabulary has %d tokens but the embedding table only %d rows",
                        o->model_path, tokenizer_n_vocab(g->tokenizer), g->model->shape.n_vocab);
-    if (!open_device(g, o, e)) return false;
+    if (!open_device(o, &g->kernels, &g->device, e)) return false;
     if (!memory_plan_make(&g->plan, o, g->model, g->kernels, g->device, e)) return false;
     struct engine_options copy = *o;
     if (!model_load(g->model, g->kernels, g->device, progress_share, &copy, e)) return false;
@@ -437,4 +438,18 @@ void engine_describe(const struct engine *g, FILE *out) {
         fprintf(out, "%s %d: %.0f", i ? "," : "", g->knee.rows[i],
                 g->knee.rows[i] / g->knee.seconds[i]);
     fprintf(out, ")\n");
+}
+
+bool engine_ceiling(const struct engine_options *o, struct engine_ceiling *out, struct err *e) {
+    const struct kernels *kernels;
+    struct kernels_device *device;
+    struct kernels_ceiling c = {0};
+    if (!open_device(o, &kernels, &device, e)) return false;
+    bool ok = !kernels->ceiling || kernels->ceiling(device, &c, e);
+    kernels->device_close(device);
+    *out = (struct engine_ceiling){.isa = c.isa,
+                                   .n_threads = c.n_threads,
+                                   .macs_per_s = c.macs_per_s,
+                                   .bytes_per_s = c.bytes_per_s};
+    return ok;
 }

@@ -229,4 +229,14 @@ bool engine_failed(const struct engine *, struct err *out);
  * the start. */
 void engine_describe(const struct engine *, FILE *out);
 
+/* The roofs of the roofline: what the device can do at most. */
+struct engine_ceiling {
+    const char *isa; /* static: whose int8 dot-product instruction was measured; NULL: unknown */
+    int n_threads;
+    double macs_per_s, bytes_per_s; /* 0: unknown */
+};
+/* Measures them for half a second on a device of its own, opened as these options say; an engine
+ * that is open should be idle meanwhile.  Any thread. */
+bool engine_ceiling(const struct engine_options *, struct engine_ceiling *out, struct err *e);
+
 #endif

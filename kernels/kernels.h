@@ -169,6 +169,14 @@ struct kernels_profile {
     } op[KERNELS_N_OPS];
 };
 
+/* What a device can do at most, measured: the two roofs of the roofline. */
+struct kernels_ceiling {
+    const char *isa; /* static: whose int8 dot-product instruction was measured */
+    int n_threads;
+    double macs_per_s;  /* multiply-accumulates; 0: unknown */
+    double bytes_per_s; /* of memory read */
+};
+
 struct kernels {
     const char *name;        /* "cpu", "cuda" */
     const char *const *isas; /* NULL-ended: those this build has; the machine may lack some */
@@ -180,6 +188,9 @@ struct kernels {
     /* Bytes of memory that this device could still give, for the memory plan. */
     size_t (*memory_free)(const struct kernels_device *);
     void (*profile)(const struct kernels_device *, struct kernels_profile *out);
+    /* Measures with all of the device for about half a second, outside of a step.  NULL: this
+     * backend can't. */
+    bool (*ceiling)(struct kernels_device *, struct kernels_ceiling *out, struct err *e);
 
     /* ---- memory ---- */
     struct kernels_buffer *(*buffer_new)(struct kernels_device *, size_t bytes, struct err *e);

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include "config/limits.h"
+#include "kernels/cpu/ceiling.h"
 #include "kernels/cpu/operations.h"
 
 #include <errno.h>
@@ -243,6 +244,7 @@ static const struct kernels table = {
     .describe = describe,
     .memory_free = memory_free,
     .profile = profile,
+    .ceiling = ceiling_measure,
     .buffer_new = buffer_new,
     .buffer_free = buffer_free,
     .upload = upload,

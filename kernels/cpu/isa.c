@@ -85,6 +85,15 @@ static struct isa describe(const char *name) {
                         .vector = vector_generic()};
 }
 
+static ceiling_fn *ceiling_of(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "amx")) return ceiling_amx;
+    if (!strcmp(name, "avx512vnni")) return ceiling_avx512vnni;
+    if (!strcmp(name, "avx2")) return ceiling_avx2;
+#endif
+    return strcmp(name, "reference") ? ceiling_generic : NULL;
+}
+
 static const char *available_names(struct buf *b) {
     for (int i = 0; isa_names[i]; i++)
         if (isa_available(isa_names[i])) buf_printf(b, "%s%s", b->len ? ", " : "", isa_names[i]);
@@ -97,6 +106,7 @@ bool isa_choose(const char *name, struct isa *out, struct err *e) {
         if (best ? !isa_available(isa_names[i]) : strcmp(name, isa_names[i]) != 0) continue;
         if (!isa_available(isa_names[i])) break;
         *out = describe(isa_names[i]);
+        out->ceiling = ceiling_of(isa_names[i]);
         return true;
     }
     struct buf b;

@@ -12,19 +12,19 @@ else()
   set(isa_generic "-O3")
 endif()
 set(isa_vector "${isa_optimise};-Wno-psabi")
-set_source_files_properties(kernels/cpu/matmul_generic.c kernels/cpu/vector_generic.c PROPERTIES COMPILE_OPTIONS
+set_source_files_properties(kernels/cpu/matmul_generic.c kernels/cpu/ceiling_generic.c kernels/cpu/vector_generic.c PROPERTIES COMPILE_OPTIONS
   "${isa_generic}")
-set_source_files_properties(kernels/cpu/reference.c kernels/cpu/pack.c kernels/quant.c PROPERTIES COMPILE_OPTIONS
+set_source_files_properties(kernels/cpu/reference.c kernels/cpu/pack.c kernels/cpu/ceiling.c kernels/quant.c PROPERTIES COMPILE_OPTIONS
   "${isa_optimise}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(isa_avx2 "-mavx2;-mfma;-mf16c")
   set(isa_avx512 "${isa_avx2};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mprefer-vector-width=512")
   set_source_files_properties(kernels/cpu/matmul_avx2.c PROPERTIES COMPILE_OPTIONS "${isa_matmul};${isa_avx2}")
-  set_source_files_properties(kernels/cpu/vector_avx2.c PROPERTIES COMPILE_OPTIONS "${isa_vector};${isa_avx2}")
+  set_source_files_properties(kernels/cpu/ceiling_avx2.c kernels/cpu/vector_avx2.c PROPERTIES COMPILE_OPTIONS "${isa_vector};${isa_avx2}")
   set_source_files_properties(kernels/cpu/matmul_avx512vnni.c PROPERTIES COMPILE_OPTIONS
     "${isa_matmul};${isa_avx512}")
-  set_source_files_properties(kernels/cpu/matmul_amx.c PROPERTIES COMPILE_OPTIONS
+  set_source_files_properties(kernels/cpu/matmul_amx.c kernels/cpu/ceiling_amx.c PROPERTIES COMPILE_OPTIONS
     "${isa_matmul};${isa_avx512};-mamx-tile;-mamx-int8")
-  set_source_files_properties(kernels/cpu/vector_avx512vnni.c PROPERTIES COMPILE_OPTIONS
+  set_source_files_properties(kernels/cpu/ceiling_avx512vnni.c kernels/cpu/vector_avx512vnni.c PROPERTIES COMPILE_OPTIONS
     "${isa_vector};${isa_avx512}")
 endif()

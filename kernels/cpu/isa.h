@@ -3,6 +3,7 @@
 #define KERNELS_CPU_ISA_H
 
 #include "base/err.h"
+#include "kernels/cpu/ceiling.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/vector.h"
 
@@ -16,6 +17,7 @@ struct isa {
     struct matmul_way tiles;
     int tiles_from; /* 0: never */
     const struct vector_ops *vector;
+    ceiling_fn *ceiling; /* NULL: it has no products of int8 */
 };
 
 /* Names of all in this build, NULL-ended. */
