@@ -1,4 +1,6 @@
-/* formats.txt: every format, codes that must pass and codes that must not. */
+/* formats.txt: every format, codes that must pass and codes that must not.  asserts.txt: small
+ * tasks whose code must pass, and whose tests must fail code that gives nothing or claims
+ * everything. */
 #include "tests/verifier/rig.h"
 
 #include <stdio.h>
@@ -53,10 +55,9 @@ static char **part_of(struct section *s, const char *word) {
     return &code->text;
 }
 
-static void load(void) {
-    FILE *f = fopen("tests/verifier/formats.txt", "re");
-    ck_assert_msg(f != NULL, "tests/verifier/formats.txt can't be opened: run from the source "
-                             "directory");
+static void load(const char *path, enum verifier_format preset) {
+    FILE *f = fopen(path, "re");
+    ck_assert_msg(f != NULL, "%s can't be opened: run from the source directory", path);
     char line[2048];
     char **into = NULL;
     struct section *s = NULL;
@@ -65,7 +66,7 @@ static void load(void) {
         if (!strncmp(line, "#### ", 5)) {
             ck_assert_int_lt(n_sections, MAX_SECTIONS);
             s = &sections[n_sections++];
-            *s = (struct section){0};
+            *s = (struct section){.format = preset};
             snprintf(s->name, sizeof s->name, "%.119s", line + 5);
             into = NULL;
         } else if (s && !strncmp(line, "#: ", 3)) {
@@ -120,7 +121,7 @@ static int judge(const struct section *s, bool score) {
 }
 
 START_TEST(test_all) {
-    load();
+    load("tests/verifier/formats.txt", VERIFIER_ASSERTS);
     ck_assert_int_ge(n_sections, 30);
     rig_open(&rig, 3);
     int wrong = 0, codes = 0;
@@ -136,11 +137,63 @@ START_TEST(test_all) {
 }
 END_TEST
 
+/* ---- asserts.txt ---- */
+
+/* A module that defines NAME so that it gives `what` for all arguments. */
+static void pretend(char *out, size_t size, const char *name, const char *what) {
+    snprintf(out, size,
+             "class E:\n    def __eq__(self, o): return True\n    def __ne__(self, o): return "
+             "False\n    def __hash__(self): return 1\n    def __bool__(self): return True\n"
+             "    def __lt__(self, o): return True\n    __gt__ = __le__ = __ge__ = __lt__\n"
+             "    def __call__(self, *a, **k): return self\n    def __getattr__(self, n): "
+             "return self\n    def __iter__(self): return iter(())\n    def __len__(self): "
+             "return 0\n    def __abs__(self): return self\n    def __getitem__(self, i): return "
+             "self\n%.100s = lambda *a, **k: %s\n",
+             name, what);
+}
+
+START_TEST(test_asserts) {
+    load("tests/verifier/asserts.txt", VERIFIER_ASSERTS);
+    ck_assert_int_ge(n_sections, 100);
+    rig_open(&rig, 3);
+    int passed = 0, wrong = 0;
+    for (int i = 0; i < n_sections; i++) {
+        const struct section *s = &sections[i];
+        struct verifier_spec spec = rig_spec(VERIFIER_ASSERTS, s->tests);
+        spec.extract = VERIFIER_EXTRACT_RAW;
+        char nothing[2048], everything[2048];
+        pretend(nothing, sizeof nothing, s->name, "None");
+        pretend(everything, sizeof everything, s->name, "E()");
+        const char *codes[] = {s->codes[0].text, nothing, everything};
+        ck_assert_msg(rig_open_tests(&rig, &spec), "%s: %s", s->name, rig.refused.message);
+        rig_submit(&rig, codes, 3);
+        verifier_tests_close(rig.tests);
+        passed += rig.outcomes[0].kind == VERDICT_PASSED;
+        for (int k = 0; k < 3; k++) {
+            const struct outcome *o = &rig.outcomes[k];
+            if (o->kind == (k ? VERDICT_FAILED : VERDICT_PASSED)) continue;
+            wrong++;
+            printf("%s, %s: %s: %s\n", s->name,
+                   k == 0   ? "code"
+                   : k == 1 ? "None"
+                            : "claims",
+                   verdict_name(o->kind), o->error);
+        }
+    }
+    printf("%d of %d solutions pass, %d wrong\n", passed, n_sections, wrong);
+    fflush(stdout);
+    rig_close(&rig);
+    unload();
+    ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("formats");
     TCase *tc = tcase_create("formats");
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, test_all, 0, 2);
+    tcase_add_test(tc, test_asserts);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
