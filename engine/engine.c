@@ -322,11 +322,11 @@ const char *engine_token_text(const struct engine *g, int32_t token, size_t *len
 static bool check_length(const struct engine *g, const struct engine_job *s, struct err *e) {
     int64_t sum = (int64_t)s->n_prompt + s->max_tokens;
     if (sum <= g->info.context) return true;
-    err_param(
-        e, "max_tokens",
-        "the prompt has %d tokens and max_tokens asks for %d more, but this model serves %d in all;"
-        " shorten the prompt or lower max_tokens",
-        s->n_prompt, s->max_tokens, g->info.context);
+    err_param(e, "max_tokens",
+              "this model's maximum context length is %d tokens; the prompt has %d and max_tokens "
+              "asks for "
+              "%d more: shorten the prompt or lower max_tokens",
+              g->info.context, s->n_prompt, s->max_tokens);
     return err_code(e, "context_length_exceeded");
 }
 

@@ -130,10 +130,11 @@ bool prompt_race(const struct api_request *q, const struct engine_model *model,
                  struct err *e) {
     int room = n < (size_t)model->context ? model->context - (int)n : 0;
     if (!room) {
-        err_param(e, param_of(q),
-                  "the prompt has %zu tokens; the model's context holds %d, prompt and answer "
-                  "together",
-                  n, model->context);
+        err_param(
+            e, param_of(q),
+            "this model's maximum context length is %d tokens, prompt and answer together; the "
+            "prompt has %zu",
+            model->context, n);
         return err_code(e, "context_length_exceeded");
     }
     *out = (struct race_request){
