@@ -29,6 +29,8 @@ struct engine {
     struct engine_model info;
     char *name, *chat_template, *bos_text, *eos_text; /* owned: what info points to */
 
+    char chosen[256]; /* why backend auto took this one; empty: it was asked for */
+
     /* LOOP */
     uint64_t next_id;
     struct job_handle **handles; /* owned; jobs whose ENGINE_JOB_ENDED hasn't been polled */
@@ -58,16 +60,52 @@ static void progress_share(void *arg, double share) {
     if (o->progress) o->progress(o->progress_arg, "weights", share);
 }
 
-static bool open_device(const struct engine_options *o, const struct kernels **kernels,
-                        struct kernels_device **device, struct err *e) {
+static bool has_isa(const struct kernels *k, const char *isa) {
+    for (const char *const *name = k->isas; *name; name++)
+        if (!strcmp(*name, isa)) return true;
+    return !strcmp(isa, "auto");
+}
+
+/* What was opened, and why backend auto took it; `why` is empty where the backend was asked for. */
+struct opened {
+    const struct kernels *kernels;
+    struct kernels_device *device;
+    char why[256];
+};
+
+/* A GPU where there is one and the isa asked for is one of its. */
+static bool open_best(const struct kernels_options *o, struct opened *out, struct err *e) {
+    const struct kernels *cuda = kernels_backend("cuda");
+    struct err why = {0};
+    if (!cuda)
+        err_set(&why, ERR_SYSTEM, "this build has no cuda backend");
+    else if (!has_isa(cuda, o->isa))
+        err_set(&why, ERR_SYSTEM, "isa %s is none of the cuda backend's", o->isa);
+    else if (cuda->device_open(o, &out->device, &why))
+        out->kernels = cuda;
+    if (out->kernels) {
+        snprintf(out->why, sizeof out->why, "there is a device");
+        return true;
+    }
+    snprintf(out->why, sizeof out->why, "%.255s", why.message);
+    out->kernels = kernels_backend("cpu");
+    return out->kernels->device_open(o, &out->device, e);
+}
+
+static bool open_device(const struct engine_options *o, struct opened *out, struct err *e) {
     const char *backend = o->backend ? o->backend : "auto";
-    bool automatic = !strcmp(backend, "auto");
-    *kernels = kernels_backend(automatic ? "cpu" : backend);
-    if (!*kernels)
-        return err_param(e, "engine.backend", "this build has no backend \"%s\"; it has: cpu",
-                         backend);
-    struct kernels_options options = {.n_threads = o->threads, .isa = o->isa ? o->isa : "auto"};
-    return (*kernels)->device_open(&options, device, e);
+    struct kernels_options options = {
+        .n_threads = o->threads, .isa = o->isa ? o->isa : "auto", .no_graphs = o->no_graphs};
+    *out = (struct opened){0};
+    if (!strcmp(backend, "auto")) return open_best(&options, out, e);
+    out->kernels = kernels_backend(backend);
+    if (!out->kernels)
+        return err_param(e, "engine.backend", "this build has no backend \"%s\"; it has: cpu%s",
+                         backend,
+                         !strcmp(backend, "cuda")
+                             ? " (cuda: build it with the CUDA toolkit 13, -DFIRSTPASS_CUDA=ON)"
+                             : "");
+    return out->kernels->device_open(&options, &out->device, e);
 }
 
 static char *token_text(const struct tokenizer *t, int32_t token) {
@@ -151,7 +189,11 @@ static bool load(struct engine *g, const struct engine_options *o, struct err *e
         return err_set(e, ERR_INPUT,
                        "%s: the vocabulary has %d tokens but the embedding table only %d rows",
                        o->model_path, tokenizer_n_vocab(g->tokenizer), g->model->shape.n_vocab);
-    if (!open_device(o, &g->kernels, &g->device, e)) return false;
+    struct opened opened;
+    if (!open_device(o, &opened, e)) return false;
+    g->kernels = opened.kernels;
+    g->device = opened.device;
+    snprintf(g->chosen, sizeof g->chosen, "%s", opened.why);
     if (!memory_plan_make(&g->plan, o, g->model, g->kernels, g->device, e)) return false;
     struct engine_options copy = *o;
     if (!model_load(g->model, g->kernels, g->device, progress_share, &copy, e)) return false;
@@ -431,7 +473,8 @@ bool engine_failed(const struct engine *g, struct err *out) {
 void engine_describe(const struct engine *g, FILE *out) {
     fprintf(out, "model %s: %s, %.0f M parameters, %d tokens, %s\n", g->info.name,
             g->info.architecture, (double)g->info.parameters / 1e6, g->info.n_vocab, g->info.path);
-    fprintf(out, "backend %s: %s\n", g->kernels->name, g->kernels->describe(g->device));
+    fprintf(out, "backend %s: %s%s%s%s\n", g->kernels->name, g->kernels->describe(g->device),
+            *g->chosen ? " (auto: " : "", g->chosen, *g->chosen ? ")" : "");
     memory_plan_print(&g->plan, out);
     fprintf(out, "auto width %d (rows in a step: tokens/s", g->knee.width);
     for (int i = 0; i < g->knee.n; i++)
@@ -441,12 +484,11 @@ void engine_describe(const struct engine *g, FILE *out) {
 }
 
 bool engine_ceiling(const struct engine_options *o, struct engine_ceiling *out, struct err *e) {
-    const struct kernels *kernels;
-    struct kernels_device *device;
+    struct opened d;
     struct kernels_ceiling c = {0};
-    if (!open_device(o, &kernels, &device, e)) return false;
-    bool ok = !kernels->ceiling || kernels->ceiling(device, &c, e);
-    kernels->device_close(device);
+    if (!open_device(o, &d, e)) return false;
+    bool ok = !d.kernels->ceiling || d.kernels->ceiling(d.device, &c, e);
+    d.kernels->device_close(d.device);
     *out = (struct engine_ceiling){.isa = c.isa,
                                    .n_threads = c.n_threads,
                                    .macs_per_s = c.macs_per_s,

@@ -41,6 +41,7 @@ struct engine_options {
     uint64_t memory_bytes; /* all buckets together; 0: from what the machine has free */
     int kv_blocks;         /* 0: what the memory plan leaves */
     bool no_sharing;       /* every candidate computes its own rows: for measures and tests */
+    bool no_graphs;        /* cuda: each operation of each step is queued: likewise */
     void (*progress)(void *arg, const char *what, double share); /* NULL, or called while loading */
     void *progress_arg;
 };

@@ -1,10 +1,16 @@
 #include "kernels/kernels.h"
 
 #include "kernels/cpu/cpu.h"
+#ifdef KERNELS_CUDA
+#include "kernels/cuda/cuda.h"
+#endif
 
 #include <string.h>
 
 const struct kernels *kernels_backend(const char *name) {
+#ifdef KERNELS_CUDA
+    if (!strcmp(name, "cuda")) return cuda_kernels();
+#endif
     return !strcmp(name, "cpu") ? cpu_kernels() : NULL;
 }
 

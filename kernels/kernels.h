@@ -46,6 +46,7 @@ struct kernels_view {
 struct kernels_options {
     int n_threads;   /* compute threads, the calling one included; 0: one for each core */
     const char *isa; /* "auto", or one of `isas`; asking for one this machine lacks is an error */
+    bool no_graphs;  /* cuda: queue each operation of each step, for tests and measures */
 };
 
 /* The KV cache of all layers: for each layer, K and V of n_blocks blocks.

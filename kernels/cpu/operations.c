@@ -1,6 +1,7 @@
 #include "kernels/cpu/operations.h"
 
 #include "base/clock.h"
+#include "kernels/check.h"
 #include "kernels/cpu/reference.h"
 
 #include <math.h>
@@ -21,56 +22,6 @@ static int grain(const struct kernels_device *dev, int n) {
 }
 
 /* ---- the batch ---- */
-
-static bool check_rows(const struct kernels_device *dev, const struct kernels_batch *b,
-                       struct err *e) {
-    for (int s = 0; s < b->n_tables; s++)
-        for (int i = b->table_starts[s]; i < b->table_starts[s + 1]; i++)
-            if (b->tables[i] < 0 || b->tables[i] >= dev->kv_shape.n_blocks)
-                return err_set(e, ERR_SYSTEM, "block %d of table %d isn't one of the %d blocks",
-                               b->tables[i], s, dev->kv_shape.n_blocks);
-    for (int r = 0; r < b->n_rows; r++) {
-        int s = b->table_of_row[r];
-        if (s < 0 || s >= b->n_tables)
-            return err_set(e, ERR_SYSTEM, "row %d names table %d of %d", r, s, b->n_tables);
-        int n_blocks = b->table_starts[s + 1] - b->table_starts[s];
-        if (b->positions[r] < 0 || b->positions[r] / KERNELS_BLOCK >= n_blocks)
-            return err_set(e, ERR_SYSTEM,
-                           "row %d is at position %d, but its table has %d blocks of %d", r,
-                           b->positions[r], n_blocks, KERNELS_BLOCK);
-    }
-    for (int i = 0; i < b->n_logits; i++)
-        if (b->logit_rows[i] < 0 || b->logit_rows[i] >= b->n_rows)
-            return err_set(e, ERR_SYSTEM, "logits of row %d of %d are wanted", b->logit_rows[i],
-                           b->n_rows);
-    return true;
-}
-
-static bool check_groups(const struct kernels_batch *b, struct err *e) {
-    int next = 0;
-    for (int i = 0; i < b->n_groups; i++) {
-        struct kernels_group g = b->groups[i];
-        if (g.n_rows < 1 || g.n_prefix_blocks < 0 || g.first_row < next ||
-            g.n_rows > b->n_rows - g.first_row)
-            return err_set(e, ERR_SYSTEM,
-                           "group %d (rows %d, %d of them) isn't within the %d rows in order", i,
-                           g.first_row, g.n_rows, b->n_rows);
-        next = g.first_row + g.n_rows;
-        const int32_t *first = b->tables + b->table_starts[b->table_of_row[g.first_row]];
-        for (int r = g.first_row; r < next; r++) {
-            int s = b->table_of_row[r];
-            if (b->positions[r] < g.n_prefix_blocks * KERNELS_BLOCK)
-                return err_set(e, ERR_SYSTEM,
-                               "row %d is at position %d, inside its group's prefix of %d blocks",
-                               r, b->positions[r], g.n_prefix_blocks);
-            if (memcmp(b->tables + b->table_starts[s], first,
-                       (size_t)g.n_prefix_blocks * sizeof *first) != 0)
-                return err_set(e, ERR_SYSTEM,
-                               "row %d doesn't have the prefix of its group in its table", r);
-        }
-    }
-    return true;
-}
 
 static void add_units(struct kernels_device *dev, int first, int n, int n_shared) {
     for (int i = 0; i < n; i += VECTOR_UNIT_ROWS) {
@@ -111,11 +62,8 @@ static void make_units(struct kernels_device *dev, const struct kernels_batch *b
 bool operations_batch_begin(struct kernels_device *dev, const struct kernels_batch *b,
                             struct err *e) {
     BUG_ON(dev->batch);
-    if (b->n_rows < 1 || b->n_rows > dev->max_rows)
-        return err_set(e, ERR_SYSTEM, "a step of %d rows; room was reserved for %d", b->n_rows,
-                       dev->max_rows);
     if (!dev->kv.data) return err_set(e, ERR_SYSTEM, "no KV cache is open");
-    if (!check_rows(dev, b, e) || !check_groups(b, e)) return false;
+    if (!check_batch(b, dev->max_rows, dev->kv_shape.n_blocks, e)) return false;
     dev->batch = b;
     dev->turns_made = NULL;
     make_units(dev, b);

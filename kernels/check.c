@@ -1,0 +1,59 @@
+#include "kernels/check.h"
+
+#include <string.h>
+
+static bool check_rows(const struct kernels_batch *b, int n_blocks, struct err *e) {
+    for (int s = 0; s < b->n_tables; s++)
+        for (int i = b->table_starts[s]; i < b->table_starts[s + 1]; i++)
+            if (b->tables[i] < 0 || b->tables[i] >= n_blocks)
+                return err_set(e, ERR_SYSTEM, "block %d of table %d isn't one of the %d blocks",
+                               b->tables[i], s, n_blocks);
+    for (int r = 0; r < b->n_rows; r++) {
+        int s = b->table_of_row[r];
+        if (s < 0 || s >= b->n_tables)
+            return err_set(e, ERR_SYSTEM, "row %d names table %d of %d", r, s, b->n_tables);
+        int length = b->table_starts[s + 1] - b->table_starts[s];
+        if (b->positions[r] < 0 || b->positions[r] / KERNELS_BLOCK >= length)
+            return err_set(e, ERR_SYSTEM,
+                           "row %d is at position %d, but its table has %d blocks of %d", r,
+                           b->positions[r], length, KERNELS_BLOCK);
+    }
+    for (int i = 0; i < b->n_logits; i++)
+        if (b->logit_rows[i] < 0 || b->logit_rows[i] >= b->n_rows)
+            return err_set(e, ERR_SYSTEM, "logits of row %d of %d are wanted", b->logit_rows[i],
+                           b->n_rows);
+    return true;
+}
+
+static bool check_groups(const struct kernels_batch *b, struct err *e) {
+    int next = 0;
+    for (int i = 0; i < b->n_groups; i++) {
+        struct kernels_group g = b->groups[i];
+        if (g.n_rows < 1 || g.n_prefix_blocks < 0 || g.first_row < next ||
+            g.n_rows > b->n_rows - g.first_row)
+            return err_set(e, ERR_SYSTEM,
+                           "group %d (rows %d, %d of them) isn't within the %d rows in order", i,
+                           g.first_row, g.n_rows, b->n_rows);
+        next = g.first_row + g.n_rows;
+        const int32_t *first = b->tables + b->table_starts[b->table_of_row[g.first_row]];
+        for (int r = g.first_row; r < next; r++) {
+            int s = b->table_of_row[r];
+            if (b->positions[r] < g.n_prefix_blocks * KERNELS_BLOCK)
+                return err_set(e, ERR_SYSTEM,
+                               "row %d is at position %d, inside its group's prefix of %d blocks",
+                               r, b->positions[r], g.n_prefix_blocks);
+            if (memcmp(b->tables + b->table_starts[s], first,
+                       (size_t)g.n_prefix_blocks * sizeof *first) != 0)
+                return err_set(e, ERR_SYSTEM,
+                               "row %d doesn't have the prefix of its group in its table", r);
+        }
+    }
+    return true;
+}
+
+bool check_batch(const struct kernels_batch *b, int max_rows, int n_blocks, struct err *e) {
+    if (b->n_rows < 1 || b->n_rows > max_rows)
+        return err_set(e, ERR_SYSTEM, "a step of %d rows; room was reserved for %d", b->n_rows,
+                       max_rows);
+    return check_rows(b, n_blocks, e) && check_groups(b, e);
+}

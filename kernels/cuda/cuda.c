@@ -1,0 +1,256 @@
+#include "kernels/cuda/cuda.h"
+
+#include "config/limits.h"
+#include "kernels/cuda/draws.h"
+#include "kernels/cuda/forward.h"
+#include "kernels/cuda/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const isa_names[] = {"bf16", "invariant", NULL};
+
+/* ---- device ---- */
+
+static bool knows(const char *isa) {
+    for (const char *const *name = isa_names; *name; name++)
+        if (!strcmp(*name, isa)) return true;
+    return !strcmp(isa, "auto");
+}
+
+static void device_close(struct kernels_device *dev) {
+    if (!dev) return;
+    BUG_ON(dev->kv);
+    if (dev->gpu) {
+        gpu_wait(dev->gpu, NULL);
+        state_free_scratch(dev);
+    }
+    gemm_close(dev->gemm);
+    gpu_close(dev->gpu);
+    free(dev);
+}
+
+static bool device_open(const struct kernels_options *o, struct kernels_device **out,
+                        struct err *e) {
+    if (!knows(o->isa))
+        return err_param(e, "engine.isa",
+                         "the cuda backend has no isa \"%s\"; it has: auto, bf16, invariant",
+                         o->isa);
+    struct kernels_device *dev = err_alloc(1, sizeof *dev);
+    bool invariant = !strcmp(o->isa, "invariant");
+    if (!gpu_open(&dev->gpu, &dev->info, e) || !(dev->gemm = gemm_open(dev->gpu, invariant, e))) {
+        device_close(dev);
+        return false;
+    }
+    dev->graphs = !o->no_graphs;
+    snprintf(dev->description, sizeof dev->description,
+             "%s (compute capability %d.%d), bf16%s, products by %s%s", dev->info.name,
+             dev->info.major, dev->info.minor, invariant ? ", invariant" : "", gemm_name(dev->gemm),
+             dev->graphs ? "" : ", no graphs");
+    *out = dev;
+    return true;
+}
+
+static const char *describe(const struct kernels_device *dev) { return dev->description; }
+
+static size_t memory_free(const struct kernels_device *dev) { return gpu_free_bytes(dev->gpu); }
+
+static void profile(const struct kernels_device *dev, struct kernels_profile *out) {
+    *out = dev->profile;
+}
+
+/* ---- memory ---- */
+
+static struct kernels_buffer *buffer_new(struct kernels_device *dev, size_t bytes, struct err *e) {
+    uint8_t *data = gpu_alloc(dev->gpu, bytes, "a buffer", e);
+    if (!data) return NULL;
+    struct kernels_buffer *b = err_alloc(1, sizeof *b);
+    *b = (struct kernels_buffer){.data = data, .bytes = bytes};
+    return b;
+}
+
+static void buffer_free(struct kernels_device *dev, struct kernels_buffer *b) {
+    if (!b) return;
+    gpu_release(dev->gpu, b->data);
+    free(b);
+}
+
+static void check_view(struct kernels_view v, size_t bytes) {
+    BUG_ON(v.offset > v.buffer->bytes || bytes > v.buffer->bytes - v.offset);
+}
+
+static void upload(struct kernels_device *dev, struct kernels_view to, const void *from,
+                   size_t bytes) {
+    check_view(to, bytes);
+    gpu_put(dev->gpu, state_pointer(to), from, bytes);
+}
+
+static bool download(struct kernels_device *dev, void *to, struct kernels_view from, size_t bytes,
+                     struct err *e) {
+    check_view(from, bytes);
+    gpu_get(dev->gpu, to, state_pointer(from), bytes);
+    return state_wait(dev, e);
+}
+
+/* ---- weights ---- */
+
+static size_t weight_size(int n_rows, int n_cols) {
+    return (size_t)n_rows * (size_t)n_cols * sizeof(uint16_t);
+}
+
+/* Rounds to nearest even; NaN stays one. */
+static uint16_t bf16(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (f != f) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* Dequantises rows and sends them in pieces of about this size. */
+enum { PIECE_BYTES = 8 << 20 };
+
+static bool send_rows(struct kernels_device *dev, const struct kernels_weight *w,
+                      enum quant_type type, const uint8_t *from, struct err *e) {
+    size_t row_bytes = quant_row_bytes(type, (size_t)w->n_cols), cols = (size_t)w->n_cols;
+    int piece = (int)(PIECE_BYTES / (2 * cols)) + 1;
+    if (piece > w->n_rows) piece = w->n_rows;
+    float *row = err_alloc(cols, sizeof *row);
+    uint16_t *rows = err_alloc((size_t)piece * cols, sizeof *rows);
+    for (int first = 0; first < w->n_rows; first += piece) {
+        int n = w->n_rows - first < piece ? w->n_rows - first : piece;
+        for (int r = 0; r < n; r++) {
+            quant_decode(type, from + (size_t)(first + r) * row_bytes, cols, row);
+            for (size_t i = 0; i < cols; i++)
+                rows[(size_t)r * cols + i] = bf16(row[i]);
+        }
+        gpu_put(dev->gpu, w->data + (size_t)first * cols, rows, weight_size(n, w->n_cols));
+    }
+    bool ok = state_wait(dev, e);
+    free(row);
+    free(rows);
+    return ok;
+}
+
+static void weight_free(struct kernels_device *dev, struct kernels_weight *w) {
+    if (!w) return;
+    gpu_release(dev->gpu, w->data);
+    free(w);
+}
+
+static struct kernels_weight *weight_new(struct kernels_device *dev, enum quant_type type,
+                                         int n_rows, int n_cols, const void *data, struct err *e) {
+    if (n_rows < 1 || n_cols < 1 || n_cols % quant_block_elements(type)) {
+        err_set(e, ERR_INPUT, "a %s matrix of %d x %d: rows must be whole blocks of %d elements",
+                quant_name(type), n_rows, n_cols, quant_block_elements(type));
+        return NULL;
+    }
+    struct kernels_weight *w = err_alloc(1, sizeof *w);
+    *w = (struct kernels_weight){.n_rows = n_rows, .n_cols = n_cols};
+    w->data = gpu_alloc(dev->gpu, weight_size(n_rows, n_cols), "weights", e);
+    if (w->data && send_rows(dev, w, type, data, e)) return w;
+    weight_free(dev, w);
+    return NULL;
+}
+
+static size_t weight_bytes(const struct kernels_weight *w) {
+    return weight_size(w->n_rows, w->n_cols);
+}
+
+static size_t weight_bytes_needed(const struct kernels_device *dev, enum quant_type type,
+                                  int n_rows, int n_cols) {
+    (void)dev;
+    (void)type;
+    return weight_size(n_rows, n_cols);
+}
+
+static bool keeps_data(const struct kernels_device *dev, enum quant_type type) {
+    (void)dev;
+    (void)type;
+    return false;
+}
+
+/* ---- KV cache ---- */
+
+static size_t kv_bytes_per_block(const struct kernels_device *dev, int n_kv_heads, int head_dim) {
+    (void)dev;
+    return (size_t)n_kv_heads * 2 * KERNELS_BLOCK * (size_t)head_dim * sizeof(uint16_t);
+}
+
+static bool kv_open(struct kernels_device *dev, const struct kernels_kv_shape *s, struct err *e) {
+    BUG_ON(dev->kv);
+    if (s->n_layers < 1 || s->n_kv_heads < 1 || s->n_blocks < 1)
+        return err_set(e, ERR_INPUT, "a KV cache of %d layers, %d heads and %d blocks can't be had",
+                       s->n_layers, s->n_kv_heads, s->n_blocks);
+    if (!launch_has_head_dim(s->head_dim))
+        return err_set(e, ERR_INPUT,
+                       "the model's heads have %d dimensions; the cuda backend has kernels for 64 "
+                       "and 128: use --backend cpu",
+                       s->head_dim);
+    dev->kv_block_bytes = kv_bytes_per_block(dev, s->n_kv_heads, s->head_dim);
+    dev->kv_layer_bytes = (size_t)s->n_blocks * dev->kv_block_bytes;
+    dev->kv = gpu_alloc(dev->gpu, dev->kv_layer_bytes * (size_t)s->n_layers, "the KV cache", e);
+    dev->kv_shape = *s;
+    return dev->kv != NULL;
+}
+
+static void kv_close(struct kernels_device *dev) {
+    if (dev->kv) gpu_wait(dev->gpu, NULL);
+    gpu_release(dev->gpu, dev->kv);
+    dev->kv = NULL;
+}
+
+static bool reserve_rows(struct kernels_device *dev, const struct kernels_step_shape *s,
+                         struct err *e) {
+    if (s->n_rows < 1 || s->n_rows > LIMIT_ROWS || s->max_cols < 1 || s->n_heads < 1 ||
+        s->head_dim < 2 || s->n_vocab < 1)
+        return err_set(e, ERR_INPUT, "steps of %d rows can't be had; 1 to %d can", s->n_rows,
+                       LIMIT_ROWS);
+    int kv = dev->kv_shape.n_kv_heads;
+    if (dev->kv && (s->n_heads % kv || s->n_heads / kv > LAUNCH_WARP_ROWS))
+        return err_set(e, ERR_INPUT,
+                       "the model has %d query heads for %d KV heads; the cuda backend takes up to "
+                       "%d for one: use --backend cpu",
+                       s->n_heads, kv, LAUNCH_WARP_ROWS);
+    return state_reserve(dev, s, e);
+}
+
+static const struct kernels table = {
+    .name = "cuda",
+    .isas = isa_names,
+    .device_open = device_open,
+    .device_close = device_close,
+    .describe = describe,
+    .memory_free = memory_free,
+    .profile = profile,
+    .buffer_new = buffer_new,
+    .buffer_free = buffer_free,
+    .upload = upload,
+    .download = download,
+    .sync = state_wait,
+    .weight_new = weight_new,
+    .weight_free = weight_free,
+    .weight_bytes = weight_bytes,
+    .weight_bytes_needed = weight_bytes_needed,
+    .keeps_data = keeps_data,
+    .kv_bytes_per_block = kv_bytes_per_block,
+    .kv_open = kv_open,
+    .kv_close = kv_close,
+    .kv_copy_block = forward_kv_copy_block,
+    .batch_begin = forward_batch_begin,
+    .batch_end = forward_batch_end,
+    .scratch_bytes = state_scratch_bytes,
+    .reserve_rows = reserve_rows,
+    .embed = forward_embed,
+    .rms_norm = forward_rms_norm,
+    .matmul = forward_matmul,
+    .rope_append = forward_rope_append,
+    .attention = forward_attention,
+    .swiglu = forward_swiglu,
+    .gather_logit_rows = forward_gather_logit_rows,
+    .output = forward_output,
+    .sample = draws_sample,
+    .drawn = draws_drawn,
+};
+
+const struct kernels *cuda_kernels(void) { return &table; }

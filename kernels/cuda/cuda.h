@@ -1,0 +1,22 @@
+/* The CUDA backend: the table behind kernels_backend("cuda").
+ *
+ * THEORY.  Operations are queued on one stream of the first device and return at once; download,
+ * sync and drawn wait.  Residual stream, q, k, v, gate, up and logits are f32; operands, weights
+ * and the KV cache are bf16 (kernels/cuda/launch.h has the layouts); dense products are cuBLASLt's.
+ *
+ * Between batch_begin and batch_end the same operations come in the same order for every step of
+ * one shape: a shape's second step is recorded into a graph, and further ones run the graph
+ * (kernels/cuda/forward.c).  Shapes are buckets of row counts; what is really live is counted in
+ * device memory.
+ *
+ * isa: "bf16", and "invariant", where one algorithm serves all row counts of a product, so that a
+ * row's result doesn't depend on how many others there are.  Attention, norms and draws never do.
+ */
+#ifndef KERNELS_CUDA_CUDA_H
+#define KERNELS_CUDA_CUDA_H
+
+#include "kernels/kernels.h"
+
+const struct kernels *cuda_kernels(void);
+
+#endif

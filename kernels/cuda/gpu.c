@@ -1,0 +1,152 @@
+#include "kernels/cuda/gpu.h"
+
+#include <cuda_runtime_api.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct gpu {
+    cudaStream_t stream;
+    cudaError_t failed; /* the first error; sticky */
+    int allocations;
+};
+
+struct gpu_graph {
+    cudaGraphExec_t exec;
+};
+
+static void note(struct gpu *g, cudaError_t error) {
+    if (error != cudaSuccess && g->failed == cudaSuccess) g->failed = error;
+}
+
+static bool fail(struct err *e, const char *what, cudaError_t error) {
+    return err_set(e, ERR_SYSTEM, "cuda: %s: %s (%s)", what, cudaGetErrorString(error),
+                   cudaGetErrorName(error));
+}
+
+static bool read_info(struct gpu_info *info, struct err *e) {
+    struct cudaDeviceProp p;
+    cudaError_t error = cudaGetDeviceProperties(&p, 0);
+    if (error != cudaSuccess) return fail(e, "can't read the device's properties", error);
+    *info = (struct gpu_info){.major = p.major,
+                              .minor = p.minor,
+                              .n_processors = p.multiProcessorCount,
+                              .shared_bytes = p.sharedMemPerBlockOptin};
+    snprintf(info->name, sizeof info->name, "%.127s", p.name);
+    if (p.major < 8)
+        return err_set(e, ERR_SYSTEM,
+                       "cuda: %s has compute capability %d.%d; 8.0 (Ampere) is the least", p.name,
+                       p.major, p.minor);
+    return true;
+}
+
+bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
+    int n = 0;
+    cudaError_t error = cudaGetDeviceCount(&n);
+    if (error == cudaErrorInsufficientDriver)
+        return err_set(e, ERR_SYSTEM,
+                       "cuda: there is no NVIDIA driver here, or one too old for CUDA %d.%d",
+                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (error == cudaErrorNoDevice || (error == cudaSuccess && n < 1))
+        return err_set(e, ERR_SYSTEM, "cuda: there is no device here");
+    if (error != cudaSuccess) return fail(e, "no device can be used", error);
+    if (!read_info(info, e)) return false;
+    if ((error = cudaSetDevice(0)) != cudaSuccess) return fail(e, "device 0", error);
+    struct gpu *g = err_alloc(1, sizeof *g);
+    g->failed = cudaSuccess;
+    error = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
+    if (error != cudaSuccess) {
+        free(g);
+        return fail(e, "can't make a stream", error);
+    }
+    *out = g;
+    return true;
+}
+
+void gpu_close(struct gpu *g) {
+    if (!g) return;
+    cudaStreamDestroy(g->stream);
+    free(g);
+}
+
+size_t gpu_free_bytes(const struct gpu *g) {
+    (void)g;
+    size_t available = 0, total = 0;
+    return cudaMemGetInfo(&available, &total) == cudaSuccess ? available : 0;
+}
+
+int gpu_allocations(const struct gpu *g) { return g->allocations; }
+
+void *gpu_alloc(struct gpu *g, size_t bytes, const char *what, struct err *e) {
+    void *p = NULL;
+    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    g->allocations++;
+    if (error == cudaSuccess) return p;
+    err_set(e, ERR_SYSTEM, "cuda: no device memory for %zu bytes of %s: %s", bytes, what,
+            cudaGetErrorString(error));
+    return NULL;
+}
+
+void gpu_release(struct gpu *g, void *p) {
+    if (p) note(g, cudaFree(p));
+}
+
+void *gpu_alloc_pinned(struct gpu *g, size_t bytes, const char *what, struct err *e) {
+    void *p = NULL;
+    cudaError_t error = cudaMallocHost(&p, bytes ? bytes : 1);
+    g->allocations++;
+    if (error == cudaSuccess) return p;
+    err_set(e, ERR_SYSTEM, "cuda: no pinned memory for %zu bytes of %s: %s", bytes, what,
+            cudaGetErrorString(error));
+    return NULL;
+}
+
+void gpu_release_pinned(struct gpu *g, void *p) {
+    if (p) note(g, cudaFreeHost(p));
+}
+
+void gpu_put(struct gpu *g, void *to, const void *from, size_t bytes) {
+    if (bytes) note(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->stream));
+}
+
+void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes) {
+    if (bytes) note(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, g->stream));
+}
+
+bool gpu_wait(struct gpu *g, struct err *e) {
+    note(g, cudaGetLastError()); /* of launches */
+    note(g, cudaStreamSynchronize(g->stream));
+    return g->failed == cudaSuccess || fail(e, "the device has failed", g->failed);
+}
+
+void *gpu_stream(struct gpu *g) { return g->stream; }
+
+void gpu_capture(struct gpu *g) {
+    note(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal));
+}
+
+struct gpu_graph *gpu_captured(struct gpu *g, struct err *e) {
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    cudaError_t error = cudaStreamEndCapture(g->stream, &graph);
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&exec, graph, 0);
+    if (graph) cudaGraphDestroy(graph);
+    if (error != cudaSuccess) {
+        note(g, error);
+        fail(e, "can't record a graph", error);
+        return NULL;
+    }
+    struct gpu_graph *out = err_alloc(1, sizeof *out);
+    out->exec = exec;
+    return out;
+}
+
+void gpu_graph_run(struct gpu *g, struct gpu_graph *graph) {
+    note(g, cudaGraphLaunch(graph->exec, g->stream));
+}
+
+void gpu_graph_free(struct gpu *g, struct gpu_graph *graph) {
+    if (!graph) return;
+    note(g, cudaGraphExecDestroy(graph->exec));
+    free(graph);
+}

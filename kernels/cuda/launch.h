@@ -1,0 +1,232 @@
+/* The kernels of this backend as C functions: one args struct a kernel, passed by value to the
+ * device; every pointer is device memory.  Each launch is queued on `stream` and returns at once;
+ * shapes have been checked by the caller (kernels/cuda/operations.c).
+ *
+ * Grids are as large as the caller says (a row bucket, so that a graph fits many steps); what is
+ * live is counted in device memory, and blocks beyond return at once.
+ *
+ * Owner: ENGINE. */
+#ifndef KERNELS_CUDA_LAUNCH_H
+#define KERNELS_CUDA_LAUNCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    LAUNCH_BLOCK = 16,     /* positions of a KV block */
+    LAUNCH_TILE_ROWS = 64, /* queries of one block of the tile kernel */
+    LAUNCH_WARP_ROWS = 16, /* queries of one warp of the warp kernel */
+    LAUNCH_SPLITS = 16,    /* parts that a sequence's positions are cut into, at most */
+    LAUNCH_TOP = 20,
+};
+
+/* Rows that products read: bf16 at strides of 4 `width` bytes and, where scales isn't NULL, the
+ * same row as fp8 E4M3 2 `width` bytes behind it, times scales[row]. */
+struct launch_operand {
+    uint8_t *data;
+    float *scales;
+    int width;
+};
+
+/* What is live in this step; in device memory. */
+struct launch_counts {
+    int32_t n_rows, n_logits, n_tiles, n_warps;
+};
+
+/* Queries: the query heads of one KV head of rows first_row … first_row + n_rows - 1, row by row,
+ * from number first_query on, as many as the kernel takes; against the keys begin … end - 1, where
+ * begin is a multiple of 16 and both lie in one split.  A query sees the keys up to its row's
+ * position.  The rows' tables are equal up to `end`. */
+struct launch_item {
+    int32_t first_row, n_rows, first_query, begin, end;
+};
+
+struct launch_batch {
+    const struct launch_counts *counts;
+    const int32_t *tokens, *positions;    /* [n_rows] */
+    const int32_t *tables, *table_of_row; /* row r: tables + table_of_row[r] */
+    const int32_t *logit_rows;            /* [n_logits] */
+    const struct launch_item *tiles, *warps;
+};
+
+/* ---- rows ---- */
+
+/* out[r][i] = table[tokens[r]][i] */
+struct launch_embed {
+    const uint16_t *table; /* bf16 [n_vocab][d] */
+    float *out;            /* [n_rows][d] */
+    int d, rows;           /* rows: of the grid */
+    const int32_t *n_rows, *tokens;
+};
+void launch_embed(void *stream, const struct launch_embed *);
+
+/* out = x / rms(x) * weight; x may be where out is. */
+struct launch_norm {
+    const float *x, *weight; /* [n_rows][d], [d] */
+    float eps;
+    int rows;
+    const int32_t *n_rows; /* NULL: all of the grid */
+    struct launch_operand out;
+};
+void launch_norm(void *stream, const struct launch_norm *);
+
+/* out[r][i] = silu(g[r][i]) g[r][d + i] */
+struct launch_swiglu {
+    const float *gate_up; /* [n_rows][2 d] */
+    int rows;
+    const int32_t *n_rows;
+    struct launch_operand out;
+};
+void launch_swiglu(void *stream, const struct launch_swiglu *);
+
+/* out[i] = x[logit_rows[i]] */
+struct launch_gather {
+    const float *x;
+    float *out;
+    int d, rows;
+    const int32_t *n_logits, *logit_rows;
+};
+void launch_gather(void *stream, const struct launch_gather *);
+
+/* y[r][m] = bias[m], what a product then adds to; or y[r][m] += bias[m]. */
+struct launch_bias {
+    const float *bias;
+    float *y;
+    int n, y_stride, rows;
+    bool add;
+};
+void launch_bias(void *stream, const struct launch_bias *);
+
+/* ---- rope and the KV cache ---- */
+
+/* K of a (block, KV head): [16][d] bf16, then its V: [16][d]. */
+struct launch_kv {
+    uint16_t *data; /* of one layer */
+    int n_kv_heads, head_dim;
+};
+/* turns[r][i] = cos, sin of position r times inv_freq[i] */
+struct launch_turns {
+    const float *inv_freq;
+    float *turns; /* [n_rows][half][2] */
+    int half, rows;
+    const int32_t *n_rows, *positions;
+};
+void launch_turns(void *stream, const struct launch_turns *);
+/* Rotates q in place and k on its way to the cache, v goes there as it is. */
+struct launch_rope {
+    float *q;
+    const float *k, *v;
+    const float *turns;
+    int stride, n_heads, half, rows;
+    bool interleaved;
+    struct launch_kv kv;
+    struct launch_batch batch;
+};
+void launch_rope(void *stream, const struct launch_rope *);
+/* Copies blocks in every layer: pairs[2 i] to pairs[2 i + 1]. */
+struct launch_copy {
+    uint8_t *data;
+    size_t layer_bytes, block_bytes; /* multiples of 16 */
+    int n_layers, n_pairs;
+    const int32_t *pairs;
+};
+void launch_copy(void *stream, const struct launch_copy *);
+
+/* ---- attention ---- */
+
+/* The state of a query over one split: sum of weights relative to 2^max, and the weighted sum of
+ * values; [row][head][LAUNCH_SPLITS or fewer]. */
+struct launch_attention {
+    const float *q;
+    int stride, n_heads;
+    float scale; /* of scores, times log2 e */
+    struct launch_kv kv;
+    struct launch_batch batch;
+    int items;     /* of the grid */
+    int split;     /* positions of one split */
+    int n_splits;  /* slots of one (row, head) */
+    float *stats;  /* [row][head][n_splits][2]: max, sum */
+    float *states; /* [row][head][n_splits][head_dim] */
+};
+void launch_attention_tile(void *stream, const struct launch_attention *);
+void launch_attention_warp(void *stream, const struct launch_attention *);
+/* out = the states of a row's splits put together, in order. */
+struct launch_merge {
+    const float *stats, *states;
+    int n_heads, head_dim, split, n_splits, rows;
+    const int32_t *n_rows, *positions;
+    struct launch_operand out;
+};
+void launch_merge(void *stream, const struct launch_merge *);
+/* Head sizes that the attention kernels are compiled for: 64 and 128. */
+bool launch_has_head_dim(int head_dim);
+
+/* ---- sampling ---- */
+
+/* sums[r] = log(sum_i e^logits[r][i]) */
+struct launch_logsumexp {
+    const float *logits;
+    float *sums;
+    int n_vocab, rows;
+};
+void launch_logsumexp(void *stream, const struct launch_logsumexp *);
+
+/* One draw of a job; its results go to `out` of struct launch_sample. */
+struct launch_draw {
+    uint64_t seed;
+    uint32_t candidate, position;
+    int32_t index; /* where its result goes */
+    int32_t n_top;
+};
+struct launch_change {
+    int32_t token, count; /* count: of `seen`; a bias as the bits of an f32 */
+};
+/* Draws from one row with equal settings. */
+struct launch_job {
+    int32_t first_draw, n_draws;
+    float temperature;
+    int32_t top_k;
+    float top_p, min_p, repetition, presence, frequency;
+    int32_t first_change, n_seen, n_bias, n_forbidden; /* changes: one list behind the other */
+};
+struct launch_drawn {
+    int32_t token;
+    float logprob;
+    int32_t n_top;
+    int32_t top_token[LAUNCH_TOP];
+    float top_logprob[LAUNCH_TOP];
+};
+struct launch_row {
+    int32_t logit_row, first_job, n_jobs, n_top; /* n_top: the most that one of its draws wants */
+};
+struct launch_sample {
+    float *logits; /* [*][n_vocab]; changed while the kernel runs, then as before */
+    const float *sums;
+    int n_vocab, rows;
+    const struct launch_row *row;
+    const struct launch_job *jobs;
+    const struct launch_draw *draws;
+    const struct launch_change *changes;
+    float *saved; /* [changes] */
+    struct launch_drawn *out;
+};
+void launch_sample(void *stream, const struct launch_sample *);
+
+/* ---- shared memory ---- */
+
+/* Each lets a kernel have more of it than 48 KiB; false where the device, with `most` bytes for one
+ * block, hasn't so much.  Norm and merge keep a row of `width` f32 there. */
+bool launch_prepare_tile(size_t most);
+bool launch_prepare_warp(size_t most);
+bool launch_prepare_norm(size_t most, int width);
+bool launch_prepare_merge(size_t most, int width);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,96 @@
+/* What the files of the CUDA backend share: the device and its memory.  Owner: ENGINE. */
+#ifndef KERNELS_CUDA_STATE_H
+#define KERNELS_CUDA_STATE_H
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/kernels.h"
+
+struct kernels_buffer {
+    uint8_t *data; /* owned device memory */
+    size_t bytes;
+};
+
+struct kernels_weight {
+    uint16_t *data; /* owned device memory: bf16 [n_rows][n_cols] */
+    int n_rows, n_cols;
+};
+
+/* A region of device memory and, where pinned, its image on the host. */
+struct state_area {
+    uint8_t *device, *host; /* owned */
+    size_t bytes, used;
+};
+
+/* Steps that a graph serves: grids as large as these. */
+struct state_shape {
+    int rows, logits, tiles, warps;
+};
+enum { STATE_GRAPHS = 64, STATE_PAIRS = 4096, STATE_DRAWS = 10000 };
+struct state_graph {
+    struct state_shape shape;
+    struct gpu_graph *graph; /* owned; NULL: this shape has been seen once */
+    uint64_t calls;          /* a hash of the operations that it holds */
+};
+
+struct kernels_device {
+    struct gpu *gpu;   /* owned */
+    struct gemm *gemm; /* owned */
+    struct gpu_info info;
+    char description[256];
+    struct kernels_profile profile;
+    struct err error; /* of the backend itself, sticky; kind ERR_NONE while all is well */
+
+    struct kernels_kv_shape kv_shape;
+    uint8_t *kv; /* owned; [layer][block][KV head] K and V, see struct launch_kv */
+    size_t kv_layer_bytes, kv_block_bytes;
+    int32_t *pairs; /* owned, pinned: blocks to copy, those from n_copied on not yet queued */
+    int32_t *pairs_device; /* owned */
+    int n_pairs, n_copied;
+
+    /* Set by reserve_rows(). */
+    struct kernels_step_shape reserved;
+    int split, n_splits;
+    struct state_area step;    /* what a step uploads */
+    struct state_area work;    /* states of attention, turns, sums */
+    struct state_area draws;   /* what sample() uploads */
+    struct state_area results; /* what it brings back */
+    struct launch_batch batch; /* pointers into `step` */
+    float *stats, *states, *turns, *sums, *inv_freq;
+    const struct kernels_rope *rope_loaded; /* whose inv_freq is on the device */
+    int max_tiles, max_warps, max_tables, max_changes;
+
+    /* The step between batch_begin and batch_end. */
+    const struct kernels_batch *now; /* borrowed; NULL outside a step */
+    struct state_shape grid;
+    bool turns_made, replays;
+    uint64_t calls;
+    struct state_graph *recording; /* the graph that this step becomes, or is; NULL: none */
+    bool graphs;                   /* are to be used */
+    struct state_graph graph[STATE_GRAPHS];
+    int n_graphs;
+
+    /* Of sample(), until drawn(). */
+    struct kernels_drawn *drawn; /* owned; results of all but the last part */
+    int n_drawn, max_drawn, n_fetched;
+    bool draws_in_flight; /* the areas of draws are in use */
+    bool step_in_flight;  /* that of steps is */
+};
+
+/* A row of an operand, or of f32, has 4 bytes an element. */
+static inline void *state_pointer(struct kernels_view v) { return v.buffer->data + v.offset; }
+
+/* Keeps the first error, for the next call that can tell it. */
+void state_fail(struct kernels_device *, const struct err *);
+/* Waits for the device; what is pinned may be written again. */
+bool state_wait(struct kernels_device *, struct err *e);
+/* Adds to the work counted. */
+void state_count(struct kernels_device *, enum kernels_op, double bytes, double macs);
+
+/* Bytes of each area for a step of this shape, and the numbers behind them. */
+size_t state_scratch_bytes(const struct kernels_device *, const struct kernels_step_shape *);
+bool state_reserve(struct kernels_device *, const struct kernels_step_shape *, struct err *e);
+void state_free_scratch(struct kernels_device *);
+
+#endif

@@ -1,0 +1,25 @@
+/* What the emulated device has beyond kernels/cuda/gpu.h.  Launches run on a `stream`, which is the
+ * struct gpu itself. */
+#ifndef KERNELS_HOST_EMULATION_GPU_HOST_H
+#define KERNELS_HOST_EMULATION_GPU_HOST_H
+
+#include "kernels/host_emulation/emulate.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Runs body(arg) as every thread of the grid, now or, while a graph is recorded, whenever that
+ * runs; drop(arg) when it is done with. */
+void gpu_host_launch(void *stream, const char *name, struct emulate_dim grid,
+                     struct emulate_dim block, size_t shared_bytes, void (*body)(void *arg),
+                     void *arg, void (*drop)(void *arg));
+/* Bytes of memory that devices have from now on. */
+void gpu_host_memory(size_t bytes);
+/* The device fails, as after an illegal access. */
+void gpu_host_fail(void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

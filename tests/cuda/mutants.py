@@ -1,0 +1,122 @@
+"""Planted mistakes in the CUDA kernels: each must make the emulated tests fail.
+
+    python3 tests/cuda/mutants.py [BUILD]
+
+Each mutant is one replacement in one source file.  The kernel is compiled anew with the flags of BUILD, linked in
+place of the sound one into the test that should see it, and the test must fail.  Prints a line for each and a last
+line "N passed, N failed, N skipped".
+"""
+
+import json
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build").resolve()
+OBJECTS = "CMakeFiles/kernels_emulated.dir/kernels/cuda"
+
+# (what, kernel compiled, file changed, from, to, test)
+MUTANTS = [
+    ("a missing __syncthreads before the tile is read", "attention_tile.cu", "attention_tile.cu",
+     "copy_wait<1>();\n        __syncthreads();", "copy_wait<1>();", "test_cuda_attention"),
+    ("a missing __syncthreads before the tile is overwritten", "attention_tile.cu", "attention_tile.cu",
+     "        }\n        __syncthreads();", "        }", "test_cuda_attention"),
+    ("a missing __syncwarp before the tile is read", "attention_warp.cu", "attention_warp.cu",
+     "copy_wait<STAGES - 1>();\n        __syncwarp();", "copy_wait<STAGES - 1>();", "test_cuda_attention"),
+    ("a wait for one copy too few", "attention_warp.cu", "attention_warp.cu",
+     "copy_wait<STAGES - 1>()", "copy_wait<STAGES>()", "test_cuda_attention"),
+    ("the block table read one too far", "attention_warp.cu", "attention.cuh",
+     "table[first_key / LAUNCH_BLOCK]", "table[first_key / LAUNCH_BLOCK + 1]", "test_cuda_attention"),
+    ("the block table read one too far, for prompts", "attention_tile.cu", "attention.cuh",
+     "table[first_key / LAUNCH_BLOCK]", "table[first_key / LAUNCH_BLOCK + 1]", "test_cuda_attention"),
+    ("a wrong fragment of the keys", "attention_warp.cu", "attention.cuh",
+     "multiply_add(score[1], s.q[k], b + 2)", "multiply_add(score[1], s.q[k], b + 1)", "test_cuda_attention"),
+    ("two fragments of the weights swapped", "attention_tile.cu", "attention.cuh",
+     "bf16_pair(score[0][2], score[0][3]),\n        bf16_pair(score[1][0], score[1][1])",
+     "bf16_pair(score[1][0], score[1][1]),\n        bf16_pair(score[0][2], score[0][3])", "test_cuda_attention"),
+    ("a mask that lets one key more through", "attention_tile.cu", "attention.cuh",
+     "key < s.limit[h]", "key <= s.limit[h]", "test_cuda_attention"),
+    ("keys stored one position late", "rope.cu", "rope.cu",
+     "position % LAUNCH_BLOCK * d", "(position + 1) % LAUNCH_BLOCK * d", "test_cuda_attention"),
+    ("a merge that forgets the last split", "merge.cu", "merge.cu",
+     "a.positions[r] / a.split + 1", "max(a.positions[r] / a.split, 1)", "test_cuda_attention"),
+    ("a missing __syncthreads in the block's sum", "norm.cu", "reduce.cuh",
+     "scratch[warp_id()] = v;\n    __syncthreads();\n    float sum = 0;", "scratch[warp_id()] = v;\n    float sum = 0;",
+     "test_cuda_rows"),
+    ("a row count that isn't looked at", "rows.cu", "rows.cu",
+     "a.tokens[row]", "a.tokens[row + 1]", "test_cuda_rows"),
+    ("one tie too many", "sample.cu", "sample.cu", "rank < t.ties", "rank <= t.ties", "test_cuda_sample"),
+    ("penalties that aren't undone", "sample.cu", "sample.cu",
+     "if (changes) restore(a, job, logits);", "", "test_cuda_sample"),
+    ("a draw keyed by its slot", "sample.cu", "sample.cu",
+     "draw_bits(d.seed, d.position, d.candidate)",
+     "draw_bits(d.seed, d.position, static_cast<uint32_t>(i))", "test_cuda_sample"),
+]
+
+
+def compile_command(kernel):
+    for entry in json.loads((BUILD / "compile_commands.json").read_text()):
+        if entry["output"].endswith(f"{OBJECTS}/{kernel}.o"):
+            return shlex.split(entry["command"]), entry["file"]
+    raise SystemExit(f"error: {BUILD} doesn't build the emulated kernel {kernel}")
+
+
+def link_command(test):
+    commands = subprocess.run(["ninja", "-C", BUILD, "-t", "commands", test], capture_output=True, text=True,
+                              check=True).stdout
+    last = commands.strip().splitlines()[-1]
+    last = last.removeprefix(": && ").removesuffix(" && :")
+    return shlex.split(last)
+
+
+def replaced(words, old, new):
+    return [new if w == old else w for w in words]
+
+
+def run_mutant(folder, kernel, changed, before, after, test):
+    text = (ROOT / "kernels/cuda" / changed).read_text()
+    if text.count(before) != 1:
+        return f"the text to change is {text.count(before)} times in {changed}"
+    copy = folder / "kernels/cuda" / changed
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(text.replace(before, after))
+    words, source = compile_command(kernel)
+    if changed == kernel:
+        words = replaced(words, source, str(copy))
+    output = words[words.index("-o") + 1]
+    words = replaced(words, output, str(folder / "mutant.o"))
+    words.insert(words.index("-c"), f"-I{folder}")
+    words = [words[0], f"-I{folder}", *words[1:]] if "ccache" not in words[0] else [*words[:2], f"-I{folder}", *words[2:]]
+    done = subprocess.run(words, cwd=BUILD, capture_output=True, text=True)
+    if done.returncode:
+        return f"doesn't compile: {done.stderr[-500:]}"
+    words = link_command(test)
+    words = replaced(words, f"{OBJECTS}/{kernel}.o", str(folder / "mutant.o"))
+    words = replaced(words, test, str(folder / "test"))
+    done = subprocess.run(words, cwd=BUILD, capture_output=True, text=True)
+    if done.returncode:
+        return f"doesn't link: {done.stderr[-500:]}"
+    try:
+        test_run = subprocess.run([folder / "test"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired:
+        return None  # it hangs: seen
+    return None if test_run.returncode else "the tests pass all the same"
+
+
+def main():
+    failed = 0
+    for what, kernel, changed, before, after, test in MUTANTS:
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = run_mutant(pathlib.Path(folder), kernel, changed, before, after, test)
+        print(f"{'NOT CAUGHT' if wrong else 'caught'}: {what} ({changed}, {test}){': ' + wrong if wrong else ''}",
+              flush=True)
+        failed += wrong is not None
+    print(f"{len(MUTANTS) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
