@@ -8,6 +8,7 @@
 /* As command_bench(); argv[0] is the measure's name. */
 int command_bench_decode(int argc, char **argv, const struct config *);
 int command_bench_perplexity(int argc, char **argv, const struct config *);
+int command_bench_verify(int argc, char **argv, const struct config *);
 
 /* What the settings say of the engine, with steps of at least max_rows rows; borrows both. */
 struct engine_options command_bench_options(const struct config *, const char *path, int max_rows);

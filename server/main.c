@@ -17,7 +17,7 @@ static const struct {
     {"verify", command_verify, "tests on given code, without a model"},
     {"inspect", command_inspect, "what is in a model file"},
     {"doctor", command_doctor, "what this machine gives: kernels, sandbox layers, memory plan"},
-    {"bench", command_bench, "the engine alone: tokens a second, and where the time goes"},
+    {"bench", command_bench, "the engine or the verifier alone: how fast, and where the time goes"},
 };
 
 static void print_help(FILE *out) {

@@ -7,6 +7,7 @@ import gc
 import importlib.machinery
 import importlib.util
 import json
+import os
 import sys
 import types
 
@@ -16,7 +17,7 @@ HARNESS = """channel candidate remote results source cases unittests doctests py
 STANDARD = """abc array ast base64 bisect builtins calendar cmath collections collections.abc contextlib copy csv
 dataclasses datetime decimal difflib enum fractions functools hashlib heapq io itertools json keyword linecache locale math
 numbers operator os pprint queue random re select signal socket statistics string struct sys textwrap threading time timeit tokenize
-traceback types typing unicodedata uuid warnings weakref zlib""".split()
+traceback types typing unicodedata uuid warnings weakref zlib resource""".split()
 
 config = json.loads(files["config.json"])  # noqa: F821, given by the loader
 flavour = sys.argv[1]
@@ -45,11 +46,15 @@ def load_harness(inside):
 
 
 def preload(names):
+    """What modules would do in each child after the fork is left out: it costs more than the fork.  random is seeded by those who
+    run code, and threading finds its one thread as it was."""
+    register, os.register_at_fork = os.register_at_fork, lambda **_: None
     for name in names:
         try:
             __import__(name)
         except ImportError:
             pass  # a cut-down Python; the candidate's own import will say so
+    os.register_at_fork = register
 
 
 def main():
