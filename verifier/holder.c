@@ -15,6 +15,7 @@ struct holder {
     struct watch_timer *timer; /* owned */
     int control;               /* owned until the forker has it */
     unsigned char nonce[WIRE_NONCE];
+    bool repeatable;
     bool closed; /* nobody listens: freed when the process has ended */
     void (*changed)(void *arg, enum holder_state, const char *text);
     void *arg; /* borrowed */
@@ -43,6 +44,7 @@ static void on_report(void *arg) {
     } else if (report.kind == WIRE_PREPARED) {
         h->forker = process_forker_open(h->set, h->control, NULL, on_lost, h);
         h->control = -1;
+        h->repeatable = report.passed > 0;
         move(h, HOLDER_READY, report.text);
     } else {
         move(h, report.kind == WIRE_MISSING ? HOLDER_MISSING : HOLDER_REFUSED, report.text);
@@ -115,6 +117,7 @@ void holder_close(struct holder *h) {
 }
 
 enum holder_state holder_state(const struct holder *h) { return h->state; }
+bool holder_is_repeatable(const struct holder *h) { return h->repeatable; }
 struct forker *holder_forker(const struct holder *h) {
     return h->forker;
 }

@@ -32,6 +32,8 @@ struct holder *holder_open(struct watch_set *, struct forker *parent, const stru
 /* Ends its processes; no callback comes after.  NULL is fine. */
 void holder_close(struct holder *);
 enum holder_state holder_state(const struct holder *);
+/* Its report said that one child may do many jobs. */
+bool holder_is_repeatable(const struct holder *);
 /* Where its children are made; only while READY. */
 struct forker *holder_forker(const struct holder *);
 

@@ -33,7 +33,10 @@ struct job {
     bool cancelled;
 
     /* one run */
-    struct process a, b;
+    struct process *a, *b;         /* owned; NULL: none, or b given back */
+    bool b_repeatable;             /* may judge others too */
+    bool b_waits;                  /* B has reported and is ready for the next run */
+    double b_cpu_s;                /* of this run, where it waits */
     struct watch *output, *report; /* owned */
     struct watch_timer *timer;     /* owned */
     struct capture capture;
@@ -71,8 +74,11 @@ static void clear_run(struct job *j) {
     watch_timer_close(j->timer);
     j->output = j->report = NULL;
     j->timer = NULL;
-    process_clear(&j->a);
-    process_clear(&j->b);
+    process_free(j->a);
+    process_free(j->b);
+    j->a = j->b = NULL;
+    j->b_waits = false;
+    j->b_cpu_s = 0;
     capture_clear(&j->capture);
     free(j->reported);
     j->reported = NULL;
@@ -92,11 +98,12 @@ static uint32_t kernel_cpu_limit(const struct job *j) {
  * candidate never ran. */
 static bool never_ran(const struct job *j) {
     char word;
-    return j->a.state == PROCESS_ENDED && j->a.job_fd >= 0 &&
-           recv(j->a.job_fd, &word, 1, MSG_DONTWAIT) == 1;
+    return j->a && j->a->state == PROCESS_ENDED && j->a->job_fd >= 0 &&
+           recv(j->a->job_fd, &word, 1, MSG_DONTWAIT) == 1;
 }
 
 static struct judge_process facts_of(const struct process *p, bool never_begun) {
+    if (!p || p->state != PROCESS_ENDED) return (struct judge_process){.lost = never_begun};
     return (struct judge_process){
         .lost = p->lost || never_begun,
         .killed = p->killed,
@@ -114,9 +121,9 @@ static void deliver(struct job *j, const struct judge_verdict *verdict) {
         .kind = verdict->kind,
         .tests_passed = j->reported ? j->reported->passed : 0,
         .tests_total = j->reported ? j->reported->total : 0,
-        .cpu_s = j->a.cpu_s + j->b.cpu_s,
+        .cpu_s = (j->a ? j->a->cpu_s : 0) + j->b_cpu_s,
         .wall_s = clock_seconds() - j->began,
-        .max_rss_mb = j->a.max_rss_mb,
+        .max_rss_mb = j->a ? j->a->max_rss_mb : 0,
         .error = verdict->error,
         .limit = verdict->limit,
         .output = output,
@@ -138,12 +145,23 @@ static void deliver(struct job *j, const struct judge_verdict *verdict) {
     free(output);
 }
 
-static bool has_ended(const struct process *p) {
-    return p->state == PROCESS_ENDED || p->state == PROCESS_NONE;
+static bool has_ended(const struct process *p) { return !p || p->state == PROCESS_ENDED; }
+
+/* B judges the next candidate, or it has ended. */
+static void let_go_of_b(struct job *j) {
+    if (!j->b) return;
+    if (has_ended(j->b)) {
+        j->b_cpu_s = j->b->cpu_s - j->b->cpu_before_s;
+        process_free(j->b);
+        suite_refill(j->input.suite, j->task.worker);
+    } else {
+        suite_give_back(j->input.suite, j->task.worker, j->b);
+    }
+    j->b = NULL;
 }
 
 static void finish_if_over(struct job *j) {
-    if (j->state != JOB_ENDING || !has_ended(&j->a) || !has_ended(&j->b)) return;
+    if (j->state != JOB_ENDING || !has_ended(j->a) || !(has_ended(j->b) || j->b_waits)) return;
     if (j->output) capture_drain(&j->capture, watch_fd(j->output));
     if (j->cancelled) {
         move(j, JOB_OVER);
@@ -154,14 +172,15 @@ static void finish_if_over(struct job *j) {
     }
     struct judge_verdict verdict;
     struct judge_facts facts = {
-        .a = facts_of(&j->a, j->sabotaged || never_ran(j)),
-        .b = facts_of(&j->b, j->sabotaged),
+        .a = facts_of(j->a, j->sabotaged || never_ran(j)),
+        .b = facts_of(j->b, j->sabotaged),
         .status = j->report_status,
         .report = j->reported,
         .limit = j->limit,
         .cpu_limit_s = kernel_cpu_limit(j),
     };
     judge(&facts, &verdict);
+    let_go_of_b(j);
     bool lost = facts.a.lost || facts.b.lost;
     if (verdict.kind == VERDICT_BROKEN && j->retries < (lost ? MOST_LOSSES : 1)) {
         j->retries++;
@@ -177,17 +196,40 @@ static void finish_if_over(struct job *j) {
     deliver(j, &verdict);
 }
 
+static void kill_b(struct job *j) {
+    j->b_waits = false;
+    if (j->b) process_kill(j->b);
+}
+
 /* A first, so that B can still report what it has counted. */
 static void end_run(struct job *j) {
     if (j->state == JOB_ENDING) return;
     move(j, JOB_ENDING);
-    process_kill(&j->a);
+    if (j->a) process_kill(j->a);
     if (j->timer) watch_timer_set(j->timer, GRACE_S);
-    if (j->cancelled || j->sabotaged) process_kill(&j->b);
+    if (j->cancelled || j->sabotaged) kill_b(j);
     finish_if_over(j);
 }
 
 /* ---- events of a run ---- */
+
+/* B waits for the next candidate where it may judge another one; what it counted of a candidate
+ * that broke off, or with its own memory at the limit, it takes to its grave. */
+static void keep_or_end_b(struct job *j) {
+    if (has_ended(j->b) || !j->b_repeatable) return;
+    const struct report *r = j->reported;
+    bool whole = r && (r->kind == WIRE_PASSED || r->kind == WIRE_NOT_PASSED) && !r->limit[0];
+    if (!whole || j->b->killed) {
+        process_kill(j->b);
+        return;
+    }
+    double cpu_s, starved_s;
+    process_time(j->b, &cpu_s, &starved_s);
+    j->b_cpu_s = cpu_s - j->b->cpu_before_s;
+    j->b->cpu_before_s = cpu_s;
+    j->b->starved_before_s = starved_s;
+    j->b_waits = true;
+}
 
 static void take_report(struct job *j) {
     if (!j->report) return;
@@ -201,6 +243,7 @@ static void take_report(struct job *j) {
         free(j->reported);
         j->reported = NULL;
     }
+    keep_or_end_b(j);
 }
 
 static void on_report(void *arg) {
@@ -247,12 +290,14 @@ static void on_b_ended(void *arg) {
 static void on_timer(void *arg) {
     struct job *j = arg;
     if (j->state == JOB_ENDING) { /* B had its time to report */
-        process_kill(&j->b);
+        if (!j->b_waits) kill_b(j);
         return;
     }
     double a, b, a_starved, b_starved;
-    process_time(&j->a, &a, &a_starved);
-    process_time(&j->b, &b, &b_starved);
+    process_time(j->a, &a, &a_starved);
+    process_time(j->b, &b, &b_starved);
+    b -= j->b->cpu_before_s;
+    b_starved -= j->b->starved_before_s;
     double used = a + b, wall = clock_seconds() - j->began;
     /* Time in which it waited for a core is the machine's fault, up to a point. */
     if (wall < MOST_STARVED * wall_limit(j)) wall -= a_starved + b_starved;
@@ -277,37 +322,37 @@ static bool give_a(struct job *j, int call, int output, struct worker *w) {
         .seed = j->input.seed,
         .cpu_s = kernel_cpu_limit(j),
     };
-    return process_give(&j->a, &job, (int[]){j->code_fd, call, output}, 3);
+    return process_give(j->a, &job, (int[]){j->code_fd, call, output}, 3);
 }
 
 static bool give_b(struct job *j, int call, struct worker *w) {
     struct wire_job job = {
         .address_space = pool_address_space(w, j->input.memory_mb),
         .seed = j->input.seed,
-        .cpu_s = kernel_cpu_limit(j),
+        .cpu_s = kernel_cpu_limit(j) * (j->b_repeatable ? SUITE_RUNS : 1),
     };
     report_draw_nonce(j->nonce);
     memcpy(job.nonce, j->nonce, WIRE_NONCE);
-    return process_give(&j->b, &job, &call, 1);
+    j->b->runs++;
+    return process_give(j->b, &job, &call, 1);
 }
 
 static bool set_up(struct job *j, struct worker *w) {
     int call[2] = {-1, -1}, output[2] = {-1, -1};
-    struct forker *tests = suite_forker(j->input.suite, w);
-    bool ok = tests && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, call) &&
-              !pipe2(output, O_CLOEXEC) &&
-              process_start(pool_forker(w), &j->a, WIRE_CANDIDATE, on_a_ended, j) &&
-              process_start(tests, &j->b, WIRE_TESTS, on_b_ended, j) &&
-              give_a(j, call[0], output[1], w) && give_b(j, call[1], w);
+    j->b_repeatable = suite_is_repeatable(j->input.suite, w);
+    j->a = pool_candidate(w, on_a_ended, j);
+    j->b = suite_take(j->input.suite, w, on_b_ended, j);
+    bool ok = j->a && j->b && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, call) &&
+              !pipe2(output, O_CLOEXEC) && give_a(j, call[0], output[1], w) &&
+              give_b(j, call[1], w);
     if (output[0] >= 0) j->output = watch_open(pool_watches(j->pool), output[0], on_output, j);
-    if (j->b.state != PROCESS_NONE) {
-        j->report = watch_open(pool_watches(j->pool), j->b.job_fd, on_report, j);
-        j->b.job_fd = -1;
-    }
+    /* Its own copy: the socket stays B's for the next run. */
+    int report = j->b ? fcntl(j->b->job_fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (report >= 0) j->report = watch_open(pool_watches(j->pool), report, on_report, j);
     for (int i = 0; i < 2; i++)
         if (call[i] >= 0) close(call[i]);
     if (output[1] >= 0) close(output[1]);
-    return ok;
+    return ok && report >= 0;
 }
 
 static void on_suite(void *arg, enum holder_state state, const char *text) {
@@ -347,8 +392,6 @@ struct job *job_start(struct pool *pool, const struct job_input *input,
         .pool = pool,
         .input = *input,
         .code_fd = fd,
-        .a = {.job_fd = -1, .pidfd = -1},
-        .b = {.job_fd = -1, .pidfd = -1},
         .done = done,
         .arg = arg,
     };
@@ -376,7 +419,7 @@ void job_cancel(struct job *j) {
         end_run(j);
         return;
     case JOB_ENDING:
-        process_kill(&j->b);
+        kill_b(j);
         return;
     case JOB_OVER:
         return; /* in its own callback */

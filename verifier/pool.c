@@ -33,6 +33,7 @@ struct worker {
     enum worker_state state;
     struct box_process process; /* owned once STARTING; control is the forker's */
     struct forker *forker;      /* owned */
+    struct process *spare;      /* owned: a child that waits for its job; NULL: none */
     struct watch_timer *timer;  /* owned: start-up, or the wait before the next try */
     struct task *task;          /* borrowed; what runs */
     uint64_t base_bytes;
@@ -144,6 +145,36 @@ void pool_lost(struct pool *p, struct task *task) {
     pool_done(p, task);
 }
 
+/* ---- the child forked ahead ---- */
+
+static void on_spare_ended(void *arg) {
+    struct worker *w = arg;
+    struct process *ended = w->spare;
+    w->spare = NULL;
+    process_free(ended);
+}
+
+static void drop_spare(struct worker *w) {
+    process_abandon(w->spare);
+    w->spare = NULL;
+}
+
+static void fork_ahead(struct worker *w) {
+    if (!w->spare && w->state == WORKER_READY && !is_template(w))
+        w->spare = process_new(w->forker, WIRE_CANDIDATE, on_spare_ended, w);
+}
+
+struct process *pool_candidate(struct worker *w, void (*ended)(void *arg), void *arg) {
+    struct process *p = w->spare;
+    w->spare = NULL;
+    if (p)
+        process_adopt(p, ended, arg);
+    else
+        p = process_new(w->forker, WIRE_CANDIDATE, ended, arg);
+    fork_ahead(w);
+    return p;
+}
+
 /* ---- workers ---- */
 
 static void ask_for(struct worker *w) {
@@ -196,6 +227,7 @@ static void on_worker_lost(void *arg) {
     char words[200];
     box_last_words(w->process.errors_fd, words, sizeof words);
     bool was_ready = w->state == WORKER_READY;
+    drop_spare(w);
     process_forker_close(w->forker);
     w->forker = NULL;
     kill_process(w);
@@ -224,10 +256,12 @@ static void on_worker_ready(void *arg, const char *text) {
     w->failures = 0;
     watch_timer_stop(w->timer);
     move(w, WORKER_READY);
-    if (is_template(w))
+    if (is_template(w)) {
         tell_template(w->pool, w, NULL);
-    else
+    } else {
+        fork_ahead(w);
         dispatch(w->pool);
+    }
 }
 
 static uint64_t address_space(pid_t pid) {
@@ -345,6 +379,7 @@ void pool_close(struct pool *p) {
     p->pump = NULL;
     for (int i = 0; i <= p->n_workers; i++) {
         struct worker *w = &p->workers[i];
+        drop_spare(w);
         process_forker_close(w->forker);
         w->forker = NULL;
         kill_process(w);

@@ -27,13 +27,17 @@ struct forker {
 };
 
 static void send_kill(struct process *p) {
-    syscall(NR_PIDFD_SEND_SIGNAL, p->pidfd, SIGKILL, NULL, 0);
+    struct wire_fork ask = {.kind = WIRE_KILL, .id = p->id};
+    if (p->pidfd >= 0)
+        syscall(NR_PIDFD_SEND_SIGNAL, p->pidfd, SIGKILL, NULL, 0);
+    else if (process_forker_is_open(p->forker))
+        message_send(watch_fd(p->forker->control), &ask, sizeof ask, NULL, 0);
 }
 
 void process_kill(struct process *p) {
     if (p->state == PROCESS_NONE || p->state == PROCESS_ENDED) return;
     p->killed = true;
-    if (p->pidfd >= 0)
+    if (p->state == PROCESS_STARTED)
         send_kill(p);
     else
         p->kill_pending = true;
@@ -67,7 +71,7 @@ static void on_event(struct forker *f, const struct wire_event *event, const cha
     }
     struct process *p = find(f, event->id);
     if (!p) return;
-    if (event->kind == WIRE_STARTED && p->state == PROCESS_ASKED && *fd >= 0) {
+    if (event->kind == WIRE_STARTED && p->state == PROCESS_ASKED) {
         p->pidfd = *fd;
         *fd = -1;
         move(p, PROCESS_STARTED);
@@ -159,6 +163,7 @@ bool process_start(struct forker *f, struct process *p, enum wire_kind kind,
         return false;
     }
     p->id = ask.id;
+    p->forker = f;
     p->job_fd = pair[0];
     move(p, PROCESS_ASKED);
     list_append(&f->processes, &p->link);
@@ -170,15 +175,16 @@ bool process_give(struct process *p, const struct wire_job *job, const int *fds,
 }
 
 /* Its number in our own /proc, which the pidfd's description tells; 0: unknown. */
-static pid_t number_of(const struct process *p) {
+static pid_t number_of(struct process *p) {
     char path[64];
     uint64_t pid;
-    if (p->pidfd < 0) return 0;
+    if (p->pidfd < 0 || p->number) return p->number;
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", p->pidfd);
-    return procfs_numbers(path, "Pid:", &pid, 1) == 1 ? (pid_t)pid : 0;
+    if (procfs_numbers(path, "Pid:", &pid, 1) == 1) p->number = (pid_t)pid;
+    return p->number;
 }
 
-void process_time(const struct process *p, double *cpu_s, double *starved_s) {
+void process_time(struct process *p, double *cpu_s, double *starved_s) {
     char path[64];
     clockid_t clock;
     struct timespec used;
@@ -198,4 +204,36 @@ void process_clear(struct process *p) {
     if (p->job_fd >= 0) close(p->job_fd);
     if (p->pidfd >= 0) close(p->pidfd);
     *p = (struct process){.job_fd = -1, .pidfd = -1};
+}
+
+struct process *process_new(struct forker *f, enum wire_kind kind, void (*ended)(void *arg),
+                            void *arg) {
+    struct process *p = err_alloc(1, sizeof *p);
+    if (process_start(f, p, kind, ended, arg)) return p;
+    free(p);
+    return NULL;
+}
+
+void process_adopt(struct process *p, void (*ended)(void *arg), void *arg) {
+    BUG_ON(p->state != PROCESS_ASKED && p->state != PROCESS_STARTED);
+    p->ended = ended;
+    p->arg = arg;
+}
+
+void process_free(struct process *p) {
+    if (!p) return;
+    process_clear(p);
+    free(p);
+}
+
+static void on_abandoned_ended(void *arg) { process_free(arg); }
+
+void process_abandon(struct process *p) {
+    if (!p) return;
+    if (p->state == PROCESS_ENDED) {
+        process_free(p);
+        return;
+    }
+    process_adopt(p, on_abandoned_ended, p);
+    process_kill(p);
 }

@@ -2,15 +2,18 @@
 
 #include "verifier/payload.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 struct place {
-    struct suite *suite;                                           /* borrowed */
-    struct holder *holder;                                         /* owned */
-    struct list link;                                              /* in its worker's suites */
+    struct suite *suite;   /* borrowed */
+    struct holder *holder; /* owned */
+    struct process *spare; /* owned: a B that waits for a job; NULL: none */
+    struct list link;      /* in its worker's suites */
     void (*ready)(void *arg, enum holder_state, const char *text); /* the asker; NULL: none */
     void *arg;
 };
@@ -65,6 +68,8 @@ struct suite *suite_open(struct pool *pool, const struct verifier_spec *spec, co
 }
 
 static void vacate(struct place *place) {
+    process_abandon(place->spare);
+    place->spare = NULL;
     holder_close(place->holder);
     place->holder = NULL;
     list_remove(&place->link);
@@ -78,12 +83,27 @@ void suite_close(struct suite *s) {
     free(s);
 }
 
+static void on_spare_ended(void *arg) {
+    struct place *place = arg;
+    struct process *ended = place->spare;
+    place->spare = NULL;
+    process_free(ended);
+}
+
+static void fork_ahead(struct place *place) {
+    if (!place->spare)
+        place->spare = process_new(holder_forker(place->holder), WIRE_TESTS, on_spare_ended, place);
+}
+
 static void on_changed(void *arg, enum holder_state state, const char *text) {
     struct place *place = arg;
     void (*ready)(void *, enum holder_state, const char *) = place->ready;
     void *ready_arg = place->arg;
     place->ready = NULL;
-    if (state != HOLDER_READY) vacate(place);
+    if (state == HOLDER_READY)
+        fork_ahead(place);
+    else
+        vacate(place);
     if (ready) ready(ready_arg, state, text);
 }
 
@@ -137,8 +157,56 @@ void suite_want(struct suite *s, struct worker *w,
 
 void suite_forget(struct suite *s, struct worker *w) { s->places[pool_slot(w)].ready = NULL; }
 
-struct forker *suite_forker(const struct suite *s, const struct worker *w) {
-    const struct place *place = &s->places[pool_slot(w)];
-    if (!place->holder || holder_state(place->holder) != HOLDER_READY) return NULL;
-    return holder_forker(place->holder);
+static struct place *ready_place(struct suite *s, const struct worker *w) {
+    struct place *place = &s->places[pool_slot(w)];
+    return place->holder && holder_state(place->holder) == HOLDER_READY ? place : NULL;
+}
+
+struct forker *suite_forker(struct suite *s, const struct worker *w) {
+    const struct place *place = ready_place(s, w);
+    return place ? holder_forker(place->holder) : NULL;
+}
+
+/* Nothing but silence may come from a B that waits. */
+static bool is_quiet(const struct process *p) {
+    char byte;
+    return recv(p->job_fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
+}
+
+struct process *suite_take(struct suite *s, struct worker *w, void (*ended)(void *arg), void *arg) {
+    struct place *place = ready_place(s, w);
+    if (!place) return NULL;
+    struct process *p = place->spare;
+    place->spare = NULL;
+    if (p && !is_quiet(p)) {
+        process_abandon(p);
+        p = NULL;
+    }
+    if (p)
+        process_adopt(p, ended, arg);
+    else
+        p = process_new(holder_forker(place->holder), WIRE_TESTS, ended, arg);
+    if (!holder_is_repeatable(place->holder)) fork_ahead(place);
+    return p;
+}
+
+bool suite_is_repeatable(const struct suite *s, const struct worker *w) {
+    const struct holder *holder = s->places[pool_slot(w)].holder;
+    return holder && holder_state(holder) == HOLDER_READY && holder_is_repeatable(holder);
+}
+
+void suite_refill(struct suite *s, struct worker *w) {
+    struct place *place = ready_place(s, w);
+    if (place) fork_ahead(place);
+}
+
+void suite_give_back(struct suite *s, struct worker *w, struct process *p) {
+    struct place *place = ready_place(s, w);
+    if (!place || place->spare || p->runs >= SUITE_RUNS) {
+        process_abandon(p);
+        suite_refill(s, w);
+        return;
+    }
+    place->spare = p;
+    process_adopt(p, on_spare_ended, place);
 }

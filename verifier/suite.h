@@ -9,7 +9,7 @@
 #include "verifier/pool.h"
 #include "verifier/verifier.h"
 
-enum { SUITE_KEPT = 12, SUITE_COMPILE_S = 20 };
+enum { SUITE_KEPT = 12, SUITE_COMPILE_S = 20, SUITE_RUNS = 100 /* of one B */ };
 
 struct suite;
 
@@ -25,6 +25,15 @@ void suite_want(struct suite *, struct worker *,
 /* The asker no longer wants to hear. */
 void suite_forget(struct suite *, struct worker *);
 /* Where B's are made; NULL where it isn't READY there. */
-struct forker *suite_forker(const struct suite *, const struct worker *);
+struct forker *suite_forker(struct suite *, const struct worker *);
+/* A process B, READY there: one that waits for a job, forked ahead or after a run, or a new one.
+ * NULL where none can be had.  `ended` as of process_start(). */
+struct process *suite_take(struct suite *, struct worker *, void (*ended)(void *arg), void *arg);
+/* Whether B's of this suite may judge many candidates, one after the other, and this one more. */
+bool suite_is_repeatable(const struct suite *, const struct worker *);
+/* B ended: another one is forked ahead. */
+void suite_refill(struct suite *, struct worker *);
+/* B has reported and waits for the next job. */
+void suite_give_back(struct suite *, struct worker *, struct process *);
 
 #endif

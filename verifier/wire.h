@@ -36,6 +36,7 @@ enum wire_kind {
     WIRE_TEMPLATE =
         'R', /* a fork server: one chat template, compiled; fds: template, control socket */
     WIRE_RENDER = 'V', /* fds: variables, output */
+    WIRE_KILL = 'K',   /* no child: ends the one with this id, whose pidfd got lost on its way */
 };
 
 struct wire_fork {

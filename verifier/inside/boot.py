@@ -13,7 +13,7 @@ import types
 
 CONTROL = 3
 # In the order in which they need each other.
-HARNESS = """channel candidate remote results source cases unittests doctests pytest_module pytests suite template""".split()
+HARNESS = """channel candidate remote results source traceless cases unittests doctests pytest_module pytests suite template""".split()
 STANDARD = """abc array ast base64 bisect builtins calendar cmath collections collections.abc contextlib copy csv
 dataclasses datetime decimal difflib enum fractions functools hashlib heapq io itertools json keyword linecache locale math
 numbers operator os pprint queue random re select signal socket statistics string struct sys textwrap threading time timeit tokenize

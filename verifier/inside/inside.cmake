@@ -17,7 +17,7 @@ endif()
 set_target_properties(inside PROPERTIES PREFIX "" OUTPUT_NAME firstpass_inside SUFFIX .so
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/generated)
 
-set(inside_scripts boot.py channel.py candidate.py remote.py results.py source.py cases.py unittests.py doctests.py
+set(inside_scripts boot.py channel.py candidate.py remote.py results.py source.py traceless.py cases.py unittests.py doctests.py
   pytest_module.py pytests.py suite.py template.py)
 set(inside_files module.so=$<TARGET_FILE:inside>)
 set(inside_depends inside ${inside_dir}/embed.cmake)

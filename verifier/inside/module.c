@@ -20,6 +20,8 @@ static struct python_method methods[] = {
      "serve(control, handler): forks children until the control socket ends"},
     {"ready", serve_ready, 1, "ready(control, text)"},
     {"report", serve_report, 1, "report(fd, kind, nonce, passed, total, limit, text, feedback)"},
+    {"again", serve_again, 1,
+     "again(call, job) -> (nonce, seed) of the next job, its call socket in place; or None"},
     {"setup", lockdown_setup, 1,
      "setup(abi, read_paths, work, filter, server_filter, own_uid, limits)"},
     {"enter", lockdown_enter, 1, "enter(kind, memory, cpu, call, report, output, input, errors)"},

@@ -17,6 +17,7 @@ PyObject *codec_receive(PyObject *self, PyObject *args);
 /* ---- serve.c ---- */
 PyObject *serve_loop(PyObject *self, PyObject *args);
 PyObject *serve_ready(PyObject *self, PyObject *args);
+PyObject *serve_again(PyObject *self, PyObject *args);
 PyObject *serve_report(PyObject *self, PyObject *args);
 
 /* ---- lockdown.c ---- */

@@ -174,6 +174,12 @@ static void start(struct server *s, const struct wire_fork *ask, int job_socket)
     close(pidfd);
 }
 
+/* Not reaped yet where it is in the table: the number is still its own. */
+static void end_child(const struct server *s, uint32_t id) {
+    for (int i = 0; i < s->n_children; i++)
+        if (s->children[i].id == id) kill(s->children[i].pid, SIGKILL);
+}
+
 static void reap(struct server *s) {
     int status;
     struct rusage usage;
@@ -221,6 +227,10 @@ PyObject *serve_loop(PyObject *self, PyObject *args) {
         int fds[WIRE_FDS], n_fds;
         ssize_t n = receive_message(s.control, &ask, sizeof ask, fds, &n_fds);
         if (n < 0 && errno == EINTR) continue;
+        if (n == (ssize_t)sizeof ask && n_fds == 0 && ask.kind == WIRE_KILL) {
+            end_child(&s, ask.id);
+            continue;
+        }
         if (n != (ssize_t)sizeof ask || n_fds != 1) _exit(0);
         start(&s, &ask, fds[0]);
     }
@@ -244,6 +254,27 @@ PyObject *serve_ready(PyObject *self, PyObject *args) {
         return PyErr_SetFromErrno(PyExc_OSError);
     Py_IncRef(PYTHON_NONE);
     return PYTHON_NONE;
+}
+
+/* The next job of a child that does many: its limits stay those of the first. */
+PyObject *serve_again(PyObject *self, PyObject *args) {
+    (void)self;
+    int call, job_socket, fds[WIRE_FDS], n_fds;
+    struct wire_job job;
+    ssize_t n;
+    if (!PyArg_ParseTuple(args, "ii", &call, &job_socket)) return NULL;
+    do
+        n = receive_message(job_socket, &job, sizeof job, fds, &n_fds);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return PyErr_SetFromErrno(PyExc_OSError);
+    if (n != (ssize_t)sizeof job || n_fds != 1) {
+        Py_IncRef(PYTHON_NONE);
+        return PYTHON_NONE;
+    }
+    if (dup2(fds[0], call) != call) return PyErr_SetFromErrno(PyExc_OSError);
+    close(fds[0]);
+    PyObject *nonce = PyBytes_FromStringAndSize((const char *)job.nonce, WIRE_NONCE);
+    return nonce ? Py_BuildValue("(OK)", nonce, (unsigned long long)job.seed) : NULL;
 }
 
 PyObject *serve_report(PyObject *self, PyObject *args) {
