@@ -151,6 +151,7 @@ struct entry {
     int slot;
     const char *flavour;
     int control, errors_fd, status;
+    int group; /* its cgroup.procs, or -1 */
     uid_t outer_uid;
     gid_t outer_gid;
 };
@@ -206,6 +207,12 @@ static _Noreturn void enter(struct entry *in) {
 
 /* ---- in the caller ---- */
 
+/* Half of the machine's memory: whatever a worker's processes do together, the machine stays. */
+static int open_group(const struct box_plan *plan, int slot) {
+    uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return cgroup_worker(plan->cgroup, slot, pages / 2 * page, BOX_PROCESSES);
+}
+
 static pid_t clone_process(unsigned long flags) {
     /* Not clone3: Docker's default profile answers ENOSYS to it.  No stack given: this is a fork
      * with namespaces. */
@@ -243,12 +250,17 @@ bool box_spawn(const struct box_plan *plan, int slot, const char *flavour, struc
         .plan = plan,
         .slot = slot,
         .flavour = flavour,
+        .group = -1,
         .outer_uid = geteuid(),
         .outer_gid = getegid(),
     };
     if (!message_pair(pair) || pipe2(status, O_CLOEXEC) ||
         (errors_fd = memfd_create("errors", MFD_CLOEXEC)) < 0) {
         spawn_failed(failure, "descriptors", "socketpair, pipe or memfd_create");
+        goto done;
+    }
+    if (plan->cgroup && (in.group = open_group(plan, slot)) < 0) {
+        spawn_failed(failure, "cgroup", "the group of a worker");
         goto done;
     }
     unsigned long flags = 0;
@@ -262,6 +274,8 @@ bool box_spawn(const struct box_plan *plan, int slot, const char *flavour, struc
         in.control = pair[1];
         in.errors_fd = errors_fd;
         in.status = status[1];
+        if (in.group >= 0 && write(in.group, "0", 1) != 1)
+            fail(&in, "cgroup", errno, "entering the group of the worker");
         /* /dev/null must be opened while the old tree is there. */
         int error = lay_out(plan, in.control, in.errors_fd, &in.status);
         if (error) fail(&in, "descriptors", error, "dup");
@@ -286,6 +300,7 @@ done:
         if (status[i] >= 0) close(status[i]);
     }
     if (errors_fd >= 0) close(errors_fd);
+    if (in.group >= 0) close(in.group);
     return ok;
 }
 

@@ -11,6 +11,7 @@
 #define VERIFIER_BOX_H
 
 #include "base/err.h"
+#include "verifier/cgroup.h"
 #include "verifier/interpreter.h"
 
 #include <sys/types.h>
@@ -20,6 +21,8 @@ enum {
                         each other's */
     BOX_WORK_BYTES = 16 * 1024 * 1024,
     BOX_WORK_FILES = 512,
+    BOX_PROCESSES =
+        512, /* and threads, of a worker and all its children; where groups can be had */
 };
 #define BOX_WORK "/tmp"
 
@@ -32,6 +35,7 @@ struct box_plan {
     bool filter;         /* seccomp */
     int landlock_abi;    /* 0: none */
     const struct interpreter *interpreter; /* borrowed */
+    const struct cgroup *cgroup;           /* borrowed; NULL: workers have no group of their own */
     int payload_fd, module_fd;             /* borrowed memfds: verifier/payload.h */
 };
 

@@ -28,6 +28,7 @@ enum {
 struct keeper {
     struct box_plan plan;
     pid_t workers[MAX_WORKERS];
+    int n_slots; /* all that there ever were are below */
     int n_workers;
 };
 
@@ -70,6 +71,7 @@ static void spawn(struct keeper *k, const struct keeper_ask *ask) {
     int fds[KEEPER_FDS] = {made.control, made.pidfd, made.errors_fd};
     if (ok) {
         k->workers[k->n_workers++] = made.pid;
+        if (ask->slot >= k->n_slots) k->n_slots = ask->slot + 1;
         answer.pid = made.pid;
     } else if (!answer.failure.layer[0]) {
         snprintf(answer.failure.layer, sizeof answer.failure.layer, "keeper");
@@ -110,6 +112,8 @@ static _Noreturn void run(struct keeper *k) {
         if (waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD) break;
         poll(NULL, 0, 1);
     }
+    for (int slot = 0; k->plan.cgroup && slot < k->n_slots; slot++)
+        cgroup_remove(k->plan.cgroup, slot);
     _exit(0);
 }
 

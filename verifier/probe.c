@@ -221,6 +221,10 @@ static void fill_report(struct probe *p, const struct ladder *l,
         add(p, "seccomp", false,
             strcmp(l->last.layer, "seccomp") == 0 ? l->last.detail : "switched off by max_level",
             0);
+    if (plan->cgroup)
+        add(p, "cgroup", true, "v2: memory and processes of each worker in all", 0);
+    else
+        add(p, "cgroup", false, p->cgroup.why, p->cgroup.error);
     add(p, "self-test", true, "each worker, before it takes work", 0);
 }
 
@@ -273,6 +277,10 @@ bool probe_run(struct probe *out, const struct verifier_options *options, struct
             .wish = {.interpreter = &out->interpreter, .payload_fd = -1, .module_fd = -1}};
         if (climb(&l, options, abi, &found)) {
             out->plan = l.wish;
+            if (!out->plan.limits)
+                snprintf(out->cgroup.why, sizeof out->cgroup.why, "switched off with the limits");
+            else if (cgroup_open(&out->cgroup, "/sys/fs/cgroup", "/proc/self/cgroup"))
+                out->plan.cgroup = &out->cgroup;
             fill_report(out, &l, options, abi_error);
             if (out->plan.level >= options->min_level) return true;
             below_minimum(out, &l, options->min_level, e);

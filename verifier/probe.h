@@ -11,6 +11,7 @@ enum { PROBE_LAYERS = 20, PROBE_READY_S = 60 };
 struct probe {
     struct box_plan plan; /* payload and module descriptors are owned by the probe */
     struct interpreter interpreter;
+    struct cgroup cgroup;
     struct verifier_layer layers[PROBE_LAYERS];
     struct verifier_report report; /* layers points above */
 };
