@@ -157,6 +157,8 @@ static void write_verifier(struct buf *b, const struct verifier_stats *s) {
             "Workers that died and were replaced.");
     counter(b, "firstpass_verifier_retries_total", s->retries,
             "Candidates run again after the sandbox failed.");
+    counter(b, "firstpass_verifier_reruns_total", s->reruns,
+            "Candidates that timed out beside others on the way to a pass, run once more alone.");
     seconds(b, "firstpass_verifier_cpu_seconds_total", s->cpu_s, "CPU time in boxes.");
     seconds(b, "firstpass_verifier_wall_seconds_total", s->wall_s, "Wall time in boxes.");
 }

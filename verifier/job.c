@@ -31,6 +31,7 @@ struct job {
     int code_fd;            /* owned: the code, as A reads it */
     int retries;
     bool cancelled;
+    bool again; /* a second time, alone */
 
     /* one run */
     struct process *a, *b;         /* owned; NULL: none, or b given back */
@@ -131,6 +132,7 @@ static void deliver(struct job *j, const struct judge_verdict *verdict) {
         .tests = feedback.tests,
         .n_tests = feedback.n,
         .retries = j->retries,
+        .again = j->again,
     };
     void (*done)(void *, const struct job_result *) = j->done;
     void *arg = j->arg;
@@ -160,6 +162,24 @@ static void let_go_of_b(struct job *j) {
     j->b = NULL;
 }
 
+/* Others ran beside it, and all that the tests had seen of it by then was right: its time may have
+ * been too short because of them. */
+static bool deserves_another_run(const struct job *j, enum verdict_kind kind) {
+    const struct report *r = j->reported;
+    return kind == VERDICT_TIMEOUT && !j->again && j->task.had_company && r && r->passed > 0 &&
+           r->passed == r->total;
+}
+
+static void run_again(struct job *j, bool lost) {
+    move(j, JOB_QUEUED);
+    if (lost)
+        pool_lost(j->pool, &j->task);
+    else
+        pool_done(j->pool, &j->task);
+    clear_run(j);
+    pool_submit(j->pool, &j->task);
+}
+
 static void finish_if_over(struct job *j) {
     if (j->state != JOB_ENDING || !has_ended(j->a) || !(has_ended(j->b) || j->b_waits)) return;
     if (j->output) capture_drain(&j->capture, watch_fd(j->output));
@@ -184,13 +204,12 @@ static void finish_if_over(struct job *j) {
     bool lost = facts.a.lost || facts.b.lost;
     if (verdict.kind == VERDICT_BROKEN && j->retries < (lost ? MOST_LOSSES : 1)) {
         j->retries++;
-        move(j, JOB_QUEUED);
-        if (lost)
-            pool_lost(j->pool, &j->task);
-        else
-            pool_done(j->pool, &j->task);
-        clear_run(j);
-        pool_submit(j->pool, &j->task);
+        run_again(j, lost);
+        return;
+    }
+    if (deserves_another_run(j, verdict.kind)) {
+        j->again = j->task.alone = true;
+        run_again(j, false);
         return;
     }
     deliver(j, &verdict);
@@ -388,7 +407,7 @@ struct job *job_start(struct pool *pool, const struct job_input *input,
     if (fd < 0) return NULL;
     struct job *j = err_alloc(1, sizeof *j);
     *j = (struct job){
-        .task = {.priority = input->priority, .begin = on_begin},
+        .task = {.priority = input->priority, .share = input->share, .begin = on_begin},
         .pool = pool,
         .input = *input,
         .code_fd = fd,
@@ -404,6 +423,7 @@ struct job *job_start(struct pool *pool, const struct job_input *input,
 
 void job_cancel(struct job *j) {
     j->cancelled = true;
+    pool_disown(&j->task);
     switch (j->state) {
     case JOB_QUEUED:
         pool_withdraw(j->pool, &j->task);

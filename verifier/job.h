@@ -4,7 +4,8 @@
  * RUNNING has two processes: A with the code, B with the tests; a clock; a pipe with what A prints,
  * read while it runs, since a full pipe would stop it. The first of B's report, a limit or A's end
  * makes it ENDING: the rest is killed, and when both processes have ended the verdict is made from
- * all that is known.  BROKEN is run once more,
+ * all that is known.  A candidate that was on its way to a pass when its time was up, while others
+ * ran beside it, is run once more alone.  BROKEN is run once more,
  * and again where its worker died.  A job owns itself: it is gone after `done` or,
  * without `done`, some time after job_cancel().  LOOP thread. */
 #ifndef VERIFIER_JOB_H
@@ -23,6 +24,7 @@ struct job_input {
     int memory_mb;
     bool score;
     int priority;
+    struct pool_share *share; /* borrowed until done or cancelled */
 };
 
 /* What job and verdict share; strings are borrowed until `done` returns. */
@@ -37,6 +39,7 @@ struct job_result {
     const struct verdict_test *tests;
     int n_tests;
     int retries;
+    bool again; /* it timed out among others and was run once more alone */
 };
 
 struct job;

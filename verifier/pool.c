@@ -1,5 +1,6 @@
 #include "verifier/pool.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "verifier/keeper.h"
 #include "verifier/message.h"
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 enum {
+    ALONE_PATIENCE_S = 10,  /* then a task that wants to be alone is one like others */
     SUSPECT_MS = 100,       /* a worker that still lives so long after a loss takes work again */
     START_S = 60,           /* a worker that isn't ready by then is given up */
     BASE_BYTES = 128 << 20, /* address space of an idle worker where /proc doesn't tell */
@@ -83,9 +85,36 @@ static bool is_template(const struct worker *w) { return w->slot == w->pool->n_w
 
 /* ---- tasks ---- */
 
+static double used(const struct task *task) { return task->share ? task->share->used_s : 0; }
+
 static bool goes_before(const struct task *a, const struct task *b) {
     if (a->urgent != b->urgent) return a->urgent;
-    return a->priority < b->priority;
+    if (a->alone != b->alone) return b->alone;
+    if (a->priority != b->priority) return a->priority < b->priority;
+    return used(a) < used(b);
+}
+
+/* Marks that they have company: that of each other. */
+static int count_running(struct pool *p, bool mark) {
+    int n = 0;
+    for (int i = 0; i < p->n_workers; i++)
+        if (p->workers[i].task) {
+            n++;
+            if (mark) p->workers[i].task->had_company = true;
+        }
+    return n;
+}
+
+/* The task whose turn it is, or NULL. */
+static struct task *next_task(struct pool *p) {
+    struct task *next = NULL;
+    LIST_EACH(it, &p->queue) {
+        struct task *task = LIST_ITEM(it, struct task, link);
+        if (!next || goes_before(task, next)) next = task;
+    }
+    bool may_begin = !next || !next->alone || !count_running(p, false) ||
+                     clock_seconds() - next->since > ALONE_PATIENCE_S;
+    return may_begin ? next : NULL;
 }
 
 /* A task that can't even begin ends within its own begin(), and with its last try its owner hears:
@@ -97,11 +126,14 @@ static void hand_out(void *arg) {
         struct worker *w = &p->workers[i];
         if (w->state != WORKER_READY || w->suspect || w->task || !process_forker_is_open(w->forker))
             continue;
-        struct task *task = LIST_ITEM(p->queue.next, struct task, link);
+        struct task *task = next_task(p);
+        if (!task) return;
         list_remove(&task->link);
         p->n_queued--;
+        task->had_company = count_running(p, true) > 0;
         w->task = task;
         task->worker = w;
+        task->since = clock_seconds();
         task->begin(task, w);
     }
 }
@@ -110,13 +142,36 @@ static void dispatch(struct pool *p) {
     if (!p->closing) watch_timer_set(p->pump, 0);
 }
 
+/* Who was away has saved up nothing: it begins with what the least served of the others has. */
+static void join(struct pool *p, struct pool_share *share) {
+    double least = -1;
+    for (int i = 0; i < p->n_workers; i++) {
+        const struct task *task = p->workers[i].task;
+        if (task && task->share && task->share != share && (least < 0 || used(task) < least))
+            least = used(task);
+    }
+    LIST_EACH(it, &p->queue) {
+        const struct task *task = LIST_ITEM(it, struct task, link);
+        if (task->share && task->share != share && (least < 0 || used(task) < least))
+            least = used(task);
+    }
+    if (share->used_s < least) share->used_s = least;
+}
+
+static void leave(struct task *task) {
+    if (task->share) task->share->n_tasks--;
+}
+
+void pool_disown(struct task *task) {
+    if (task->worker || !list_empty(&task->link)) leave(task);
+    task->share = NULL;
+}
+
 void pool_submit(struct pool *p, struct task *task) {
-    struct list *before = &p->queue;
-    while (before->prev != &p->queue &&
-           goes_before(task, LIST_ITEM(before->prev, struct task, link)))
-        before = before->prev;
-    list_append(before, &task->link); /* appending to an item puts it before that item */
+    list_append(&p->queue, &task->link);
     task->worker = NULL;
+    task->since = clock_seconds();
+    if (task->share && task->share->n_tasks++ == 0) join(p, task->share);
     p->n_queued++;
     dispatch(p);
 }
@@ -125,6 +180,7 @@ void pool_withdraw(struct pool *p, struct task *task) {
     BUG_ON(task->worker);
     list_remove(&task->link);
     p->n_queued--;
+    leave(task);
 }
 
 void pool_done(struct pool *p, struct task *task) {
@@ -132,6 +188,8 @@ void pool_done(struct pool *p, struct task *task) {
     BUG_ON(!w || w->task != task);
     w->task = NULL;
     task->worker = NULL;
+    if (task->share) task->share->used_s += clock_seconds() - task->since;
+    leave(task);
     dispatch(p);
 }
 

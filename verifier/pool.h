@@ -1,10 +1,12 @@
 /* The workers and what they have to do.
  *
- * THEORY.  One task a worker at a time; tasks wait in one queue by (urgent, priority, arrival).  A
- * worker that dies takes its task's processes with it (the task hears of each as lost and asks to
- * be run again), is replaced through the keeper, and nothing is handed to it before its self-test
- * was good.  The last slot is kept for chat templates and made when first needed.  Opened before
- * threads; then LOOP thread. */
+ * THEORY.  One task a worker at a time; tasks wait in one queue.  Next is the first by (urgent,
+ * priority, time that its share has used, arrival): each tests object is a share, so that a flood
+ * of slow tests only slows itself.  A task that wants to be alone comes last and begins when
+ * nothing else runs, or after ALONE_PATIENCE_S.  A worker that dies takes its task's processes with
+ * it (the task hears of each as lost and asks to be run again), is replaced through the keeper, and
+ * nothing is handed to it before its self-test was good.  The last slot is kept for chat templates
+ * and made when first needed.  Opened before threads; then LOOP thread. */
 #ifndef VERIFIER_POOL_H
 #define VERIFIER_POOL_H
 
@@ -16,12 +18,22 @@
 struct pool;
 struct worker;
 
+/* What tasks of one owner have used of the workers; zero it. */
+struct pool_share {
+    double used_s; /* one that comes anew begins with what the least served has */
+    int n_tasks;   /* that wait or run */
+};
+
 /* Embedded in what is to be done. */
 struct task {
-    struct list link;      /* in the queue while it waits */
-    bool urgent;           /* short, and others wait for it: compiling tests */
-    int priority;          /* lower first */
-    struct worker *worker; /* borrowed; set while it runs */
+    struct list link;         /* in the queue while it waits */
+    bool urgent;              /* short, and others wait for it: compiling tests */
+    int priority;             /* lower first */
+    bool alone;               /* while nothing else runs, if it can be had */
+    bool had_company;         /* set: something else ran at the same time */
+    double since;             /* waits, or runs, since then */
+    struct pool_share *share; /* borrowed; NULL: counts for nobody */
+    struct worker *worker;    /* borrowed; set while it runs */
     void (*begin)(struct task *, struct worker *);
 };
 
@@ -38,6 +50,8 @@ struct watch_set *pool_watches(struct pool *);
 void pool_submit(struct pool *, struct task *);
 /* Takes it out of the queue; only while it waits. */
 void pool_withdraw(struct pool *, struct task *);
+/* It counts for its share no more, whose owner goes. */
+void pool_disown(struct task *);
 /* The task has let go of its worker, which takes the next. */
 void pool_done(struct pool *, struct task *);
 /* As pool_done, where the worker seems to have died under it: it gets nothing more until that is

@@ -562,7 +562,7 @@ struct program *program_start(struct pool *pool, const struct program_input *inp
     if (fd < 0) return NULL;
     struct program *p = err_alloc(1, sizeof *p);
     *p = (struct program){
-        .task = {.priority = input->priority, .begin = on_begin},
+        .task = {.priority = input->priority, .share = input->share, .begin = on_begin},
         .pool = pool,
         .input = *input,
         .code_fd = fd,
@@ -579,6 +579,7 @@ struct program *program_start(struct pool *pool, const struct program_input *inp
 
 void program_cancel(struct program *p) {
     p->cancelled = true;
+    pool_disown(&p->task);
     switch (p->state) {
     case PROGRAM_QUEUED:
         pool_withdraw(p->pool, &p->task);

@@ -24,6 +24,7 @@ struct program_input {
     bool score;
     enum verifier_feedback feedback;
     int priority;
+    struct pool_share *share; /* borrowed until done or cancelled */
 };
 
 struct program;

@@ -61,6 +61,7 @@ struct verifier_tests {
     struct cases cases;  /* of programs; none: the suite judges */
     struct suite *suite; /* owned; NULL: nothing to compile */
     struct task task;    /* compiles it the first time */
+    struct pool_share share;
     bool compiling;
     int losses; /* workers that died while they compiled the tests */
     bool compiled;
@@ -467,6 +468,7 @@ static void on_job(void *arg, const struct job_result *result) {
     v->stats.cpu_s += result->cpu_s;
     v->stats.wall_s += result->wall_s;
     v->stats.retries += (uint64_t)result->retries;
+    v->stats.reruns += result->again;
     LIST_EACH_SAFE(it, &run->waiters)
     hear(LIST_ITEM(it, struct submission, link), run);
 }
@@ -490,6 +492,7 @@ static void start_run(struct verifier_tests *t, struct run *run, uint64_t seed, 
             .memory_mb = t->spec.memory_mb,
             .score = t->spec.score,
             .priority = t->spec.priority,
+            .share = &t->share,
         };
         run->job = job_start(t->verifier->pool, &input, on_job, run, e);
         return;
@@ -505,6 +508,7 @@ static void start_run(struct verifier_tests *t, struct run *run, uint64_t seed, 
         .score = t->spec.score,
         .feedback = t->spec.feedback,
         .priority = t->spec.priority,
+        .share = &t->share,
     };
     run->program = program_start(t->verifier->pool, &input, on_job, run, e);
 }

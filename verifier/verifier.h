@@ -223,6 +223,7 @@ struct verifier_stats {
     int queued, running, workers;
     uint64_t verdicts[VERDICT_BROKEN + 1];
     uint64_t duplicates, workers_replaced, retries;
+    uint64_t reruns; /* timed out among others, on the way to a pass: run once more alone */
     double cpu_s, wall_s;
 };
 void verifier_stats(const struct verifier *, struct verifier_stats *out);

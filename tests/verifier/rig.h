@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <grp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -195,6 +196,42 @@ static inline int rig_count_entries(const char *path) {
         n++;
     closedir(directory);
     return n;
+}
+
+/* Processes of this machine's /proc whose parent chain leads to `root`. */
+static inline int rig_descendants(pid_t root, pid_t *found, int max) {
+    pid_t parents[4096], pids[4096];
+    int n = 0, count = 0;
+    DIR *proc = opendir("/proc");
+    ck_assert_ptr_nonnull(proc);
+    for (struct dirent *entry; (entry = readdir(proc)) && n < 4096;) {
+        char path[300], line[512];
+        long pid = strtol(entry->d_name, NULL, 10);
+        if (pid <= 0) continue;
+        snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+        FILE *f = fopen(path, "re");
+        if (!f) continue;
+        char *got = fgets(line, sizeof line, f);
+        fclose(f);
+        char *after = got ? strrchr(line, ')') : NULL;
+        if (!after || strlen(after) < 5 || after[2] == 'Z') continue; /* ") S 123 …" */
+        pids[n] = (pid_t)pid;
+        parents[n++] = (pid_t)strtol(after + 4, NULL, 10);
+    }
+    closedir(proc);
+    for (int i = 0; i < n; i++) {
+        pid_t at = parents[i];
+        for (int depth = 0; depth < 20 && at > 1 && at != root; depth++) {
+            pid_t up = 0;
+            for (int k = 0; k < n; k++)
+                if (pids[k] == at) up = parents[k];
+            at = up;
+        }
+        if (at != root || pids[i] == root) continue;
+        if (found && count < max) found[count] = pids[i];
+        count++;
+    }
+    return count;
 }
 
 #endif

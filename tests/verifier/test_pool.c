@@ -22,42 +22,6 @@ static struct verifier_spec plain_spec(void) {
     return spec;
 }
 
-/* Processes of this machine's /proc whose parent chain leads to `root`. */
-static int count_descendants(pid_t root, pid_t *found, int max) {
-    pid_t parents[4096], pids[4096];
-    int n = 0, count = 0;
-    DIR *proc = opendir("/proc");
-    ck_assert_ptr_nonnull(proc);
-    for (struct dirent *entry; (entry = readdir(proc)) && n < 4096;) {
-        char path[300], line[512];
-        long pid = strtol(entry->d_name, NULL, 10);
-        if (pid <= 0) continue;
-        snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-        FILE *f = fopen(path, "re");
-        if (!f) continue;
-        char *got = fgets(line, sizeof line, f);
-        fclose(f);
-        char *after = got ? strrchr(line, ')') : NULL;
-        if (!after || strlen(after) < 5 || after[2] == 'Z') continue; /* ") S 123 …" */
-        pids[n] = (pid_t)pid;
-        parents[n++] = (pid_t)strtol(after + 4, NULL, 10);
-    }
-    closedir(proc);
-    for (int i = 0; i < n; i++) {
-        pid_t at = parents[i];
-        for (int depth = 0; depth < 20 && at > 1 && at != root; depth++) {
-            pid_t up = 0;
-            for (int k = 0; k < n; k++)
-                if (pids[k] == at) up = parents[k];
-            at = up;
-        }
-        if (at != root || pids[i] == root) continue;
-        if (found && count < max) found[count] = pids[i];
-        count++;
-    }
-    return count;
-}
-
 /* ---- sharing ---- */
 
 START_TEST(test_equal_codes_run_once) {
@@ -227,7 +191,7 @@ END_TEST
 /* The children of the keeper are the workers. */
 static int kill_workers(void) {
     pid_t all[256];
-    int n = count_descendants(getpid(), all, 256), killed = 0;
+    int n = rig_descendants(getpid(), all, 256), killed = 0;
     for (int i = 0; i < n && i < 256; i++) {
         char path[64], name[64] = "";
         snprintf(path, sizeof path, "/proc/%d/cmdline", (int)all[i]);
@@ -361,17 +325,17 @@ static void thousand(int max_level) {
         let_pass(20);
         if (batch == 3) { /* every worker has compiled the tests by then */
             fds = rig_count_entries("/proc/self/fd");
-            processes = count_descendants(getpid(), NULL, 0);
+            processes = rig_descendants(getpid(), NULL, 0);
         }
     }
     ck_assert_int_eq(rig_count_entries("/proc/self/fd"), fds);
-    ck_assert_int_eq(count_descendants(getpid(), NULL, 0), processes);
+    ck_assert_int_eq(rig_descendants(getpid(), NULL, 0), processes);
     struct verifier_stats stats;
     verifier_stats(rig.verifier, &stats);
     ck_assert_uint_eq(stats.retries + stats.workers_replaced, 0);
     verifier_tests_close(rig.tests);
     rig_close(&rig);
-    ck_assert_int_eq(count_descendants(getpid(), NULL, 0), 0);
+    ck_assert_int_eq(rig_descendants(getpid(), NULL, 0), 0);
 }
 
 START_TEST(test_thousand_without_a_leak) {
@@ -586,7 +550,7 @@ START_TEST(test_never_attached) {
     ck_assert_msg(v != NULL, "%s", e.message);
     ck_assert_int_ge(verifier_report(v)->level, 0);
     verifier_free(v);
-    ck_assert_int_eq(count_descendants(getpid(), NULL, 0), 0);
+    ck_assert_int_eq(rig_descendants(getpid(), NULL, 0), 0);
 }
 END_TEST
 
@@ -604,7 +568,7 @@ START_TEST(test_nothing_survives_the_server) {
         verifier_submit(rig.tests, 0, code, strlen(code), false, must_not_come, NULL);
         let_pass(300);
         pid_t all[64];
-        int n = count_descendants(getpid(), all, 64);
+        int n = rig_descendants(getpid(), all, 64);
         ck_assert_int_eq(write(pipe_fds[1], &n, sizeof n), sizeof n);
         ck_assert_int_eq(write(pipe_fds[1], all, sizeof all), sizeof all);
         pause();
