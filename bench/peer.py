@@ -166,4 +166,5 @@ def server(peer, model, slots, args):
 
 def own_server(binary, model, args):
     port = free_port()
-    return serving([binary, "serve", "--model", model, "--port", port, "--threads", args.threads, "--isa", args.isa], port, "/ready")
+    return serving([binary, "serve", "--model", model, "--port", port, "--threads", args.threads, "--isa", args.isa,
+                    "--model-name", "m"], port, "/ready")
