@@ -15,7 +15,8 @@
  *   5. `auto` is continuation where the text starts like the inside of a function and a prompt is
  * there, fenced where there is a fence, else continuation (with a prompt) and raw.
  *   6. Where a prompt is given, a block gets the imports and helpers before its last signature,
- * unless it has them itself; a block that holds the inside of the function only gets the whole prompt.
+ * unless it has them itself; a block that holds the inside of the function only gets the whole
+ * prompt.
  *   7. Cut by the token limit: a last try without the unfinished last statement. */
 #ifndef VERIFIER_EXTRACT_H
 #define VERIFIER_EXTRACT_H

@@ -100,13 +100,13 @@ static int judge(const struct section *s, bool score) {
     spec.score = score;
     spec.feedback = score ? VERIFIER_FEEDBACK_FULL : VERIFIER_FEEDBACK_NONE;
     const char *codes[MAX_CODES];
-    int wrong = 0;
-    for (int i = 0; i < s->n_codes; i++)
+    int wrong = 0, n = s->n_codes;
+    for (int i = 0; i < n; i++)
         codes[i] = s->codes[i].text;
     ck_assert_msg(rig_open_tests(&rig, &spec), "%s: %s", s->name, rig.refused.message);
-    rig_submit(&rig, codes, s->n_codes);
+    rig_submit(&rig, codes, n);
     verifier_tests_close(rig.tests);
-    for (int i = 0; i < s->n_codes; i++) {
+    for (int i = 0; i < n; i++) {
         const struct outcome *o = &rig.outcomes[i];
         const struct code *code = &s->codes[i];
         bool ok = code->passes ? o->kind == VERDICT_PASSED && (!s->total || o->total == s->total)
