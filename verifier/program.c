@@ -93,6 +93,10 @@ static const struct cases_item *item_of(const struct program *p) {
     return &p->input.cases->items[p->at];
 }
 
+static const char *printed(const struct program *p) {
+    return p->printed.head ? p->printed.head : "";
+}
+
 static double wall_limit(const struct program *p) { return 2 * p->input.timeout_s + 2; }
 static uint32_t kernel_cpu_limit(const struct program *p) {
     return (uint32_t)ceil(p->input.timeout_s) + 1;
@@ -157,7 +161,7 @@ static void say_difference(struct program *p, int line) {
                  item->name);
         return;
     }
-    line_of(p->printed.head, p->printed.head_len, line, got);
+    line_of(printed(p), p->printed.head_len, line, got);
     line_of(item->expected, item->expected_len, line, wanted);
     snprintf(p->verdict.error, sizeof p->verdict.error,
              "%.100s: line %d of the output is \"%s\", expected \"%s\"", item->name, line, got,
@@ -186,7 +190,7 @@ static void tell_case(struct program *p) {
     if (p->input.feedback == VERIFIER_FEEDBACK_NONE) return;
     const struct cases_item *item = item_of(p);
     bool passed = p->verdict.kind == VERDICT_PASSED;
-    char *got = feedback_value(p->printed.head ? p->printed.head : "", p->printed.head_len);
+    char *got = feedback_value(printed(p), p->printed.head_len);
     char *expected = feedback_value(item->expected, item->expected_len);
     bool values = !withheld(p) && !passed;
     struct verdict_test test = {
@@ -314,8 +318,8 @@ static void judge_run(struct program *p) {
     free(complaints);
     judge_program(&facts, p->limit, kernel_cpu_limit(p), last, &p->verdict);
     if (p->verdict.kind == VERDICT_PASSED && !p->input.checker &&
-        !compare_output(&p->input.cases->compare, p->printed.head ? p->printed.head : "",
-                        p->printed.head_len, item->expected, item->expected_len, &line))
+        !compare_output(&p->input.cases->compare, printed(p), p->printed.head_len, item->expected,
+                        item->expected_len, &line))
         say_difference(p, line);
     if (p->verdict.kind == VERDICT_PASSED && p->input.checker)
         start_checker(p);
@@ -498,10 +502,9 @@ static json_t *lossy_string(const char *data, size_t len) {
 
 static int runs_of(const struct program *p) {
     const struct cases_item *item = item_of(p);
-    json_t *runs =
-        json_pack("[[o,o,o]]", lossy_string(item->input, item->input_len),
-                  lossy_string(p->printed.head ? p->printed.head : "", p->printed.head_len),
-                  lossy_string(item->expected, item->expected_len));
+    json_t *runs = json_pack("[[o,o,o]]", lossy_string(item->input, item->input_len),
+                             lossy_string(printed(p), p->printed.head_len),
+                             lossy_string(item->expected, item->expected_len));
     char *text = runs ? json_dumps(runs, JSON_COMPACT) : NULL;
     int fd = text ? memory_of("runs", text, strlen(text)) : -1;
     free(text);

@@ -97,6 +97,7 @@ static int judge(const struct section *s, bool score) {
     spec.prompt_len = s->prompt ? strlen(s->prompt) : 0;
     spec.extract = s->prompt ? VERIFIER_EXTRACT_CONTINUATION : VERIFIER_EXTRACT_RAW;
     spec.timeout_s = 5;
+    spec.memory_mb = 512;
     spec.score = score;
     spec.feedback = score ? VERIFIER_FEEDBACK_FULL : VERIFIER_FEEDBACK_NONE;
     const char *codes[MAX_CODES];
@@ -131,6 +132,28 @@ START_TEST(test_all) {
     }
     printf("%d sections, %d codes, %d wrong\n", n_sections, codes, wrong);
     fflush(stdout);
+    rig_close(&rig);
+    unload();
+    ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
+/* ---- numpy.txt ---- */
+
+START_TEST(test_numpy) {
+    const char *python = getenv("FIRSTPASS_NUMPY_PYTHON");
+    if (!python) {
+        printf("skipped: FIRSTPASS_NUMPY_PYTHON names no Python with numpy\n");
+        return;
+    }
+    load("tests/verifier/numpy.txt", VERIFIER_ASSERTS);
+    struct err e = {0};
+    struct verifier_options options = rig_options(3, -1);
+    options.python = python;
+    ck_assert_msg(rig_try_open(&rig, &options, &e), "%s", e.message);
+    int wrong = 0;
+    for (int i = 0; i < n_sections; i++)
+        wrong += judge(&sections[i], false);
     rig_close(&rig);
     unload();
     ck_assert_int_eq(wrong, 0);
@@ -194,6 +217,7 @@ int main(void) {
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, test_all, 0, 2);
     tcase_add_test(tc, test_asserts);
+    tcase_add_test(tc, test_numpy);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
