@@ -125,15 +125,16 @@ static void wait_at(const unsigned *gate, const char *what) {
     t->gate = NULL;
 }
 
-/* The i-th of the threads whose turn it is in this round. */
-static int turn(int i, int step, int offset) {
+/* The i-th of n whose turn it is; n is a power of two or `step` has no divisor in common with it.
+ */
+static int turn(int i, int n, int step, int offset) {
     switch (m.order) {
     case EMULATE_FORWARD:
         return i;
     case EMULATE_REVERSE:
-        return m.n_threads - 1 - i;
+        return n - 1 - i;
     case EMULATE_SHUFFLED:
-        return (int)(((int64_t)i * step + offset) % m.n_threads);
+        return (int)(((int64_t)i * step + offset) % n);
     }
     return i;
 }
@@ -153,24 +154,38 @@ static _Noreturn void stuck(void) {
     misuse("no thread can run");
 }
 
-/* Rounds over all threads until none lives. */
-static void run_threads(void) {
-    for (int live = m.n_threads; live;) {
-        int step = 1, offset = 0, ran = 0;
-        if (m.order == EMULATE_SHUFFLED) {
-            m.random = m.random * 1664525u + 1013904223u;
-            step = (int)(m.random >> 8) % m.n_threads | 1;
-            while (common_divisor(step, m.n_threads) != 1)
-                step += 2;
-            offset = (int)(m.random >> 16) % m.n_threads;
-        }
-        for (int i = 0; i < m.n_threads; i++) {
-            struct thread *t = &m.threads[turn(i, step, offset)];
+static uint32_t next_random(void) { return (m.random = m.random * 1664525u + 1013904223u) >> 8; }
+
+/* Runs a warp's lanes until all of them wait for other warps or are over; returns how many times
+ * one ran. */
+static int run_warp(int first, int *live) {
+    int all = 0, ran;
+    do {
+        ran = 0;
+        int step = (int)(next_random() % EMULATE_WARP) | 1, offset = (int)(next_random() % 32);
+        for (int i = 0; i < EMULATE_WARP; i++) {
+            struct thread *t = &m.threads[first + turn(i, EMULATE_WARP, step, offset)];
             if (!t->live || (t->gate && *t->gate == t->seen)) continue;
             m.self = t;
             ran++;
-            if (!fiber_resume(t->fiber)) live--;
+            if (!fiber_resume(t->fiber)) --*live;
         }
+        all += ran;
+    } while (ran);
+    return all;
+}
+
+/* Rounds over all warps until no thread lives.  Each warp runs as far ahead of the others as
+ * barriers let it, as one may on a device. */
+static void run_threads(void) {
+    int n_warps = m.n_threads / EMULATE_WARP;
+    for (int live = m.n_threads; live;) {
+        int step = (int)(next_random() % (unsigned)n_warps) | 1, ran = 0;
+        int offset = (int)(next_random() % (unsigned)n_warps);
+        while (common_divisor(step, n_warps) != 1)
+            step += 2;
+        for (int i = 0; i < n_warps; i++)
+            ran += run_warp(turn(i, n_warps, step, offset) * EMULATE_WARP, &live);
         m.self = NULL;
         if (live && !ran) stuck();
     }
@@ -396,6 +411,13 @@ void emulate_copy_async(void *to, const void *from, bool valid) {
     struct thread *t = m.self;
     check_shared(to, 16, "cp.async");
     if (valid && (uintptr_t)from % 16) misuse("cp.async from an address that is no multiple of 16");
+    if (m.order == EMULATE_REVERSE) {
+        if (valid)
+            memcpy(to, from, 16);
+        else
+            memset(to, 0, 16);
+        return;
+    }
     if (t->n_copies == MAX_COPIES) misuse("more than %d copies in flight", MAX_COPIES);
     t->copies[t->n_copies++] =
         (struct copy){.to = to, .from = from, .valid = valid, .group = t->n_groups};

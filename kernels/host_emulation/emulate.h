@@ -4,12 +4,14 @@
  * THEORY.  A block's threads are fibers; blocks run one after the other.  A thread runs until it
  * must wait for others: at a barrier, or at an operation of its warp (shuffle, vote, ldmatrix, mma,
  * __syncwarp), which is a meeting of all 32 lanes.  In which order the runnable threads get their
- * turn is chosen by emulate_order(): forward, reverse, or shuffled anew for each round; code that
- * lacks a barrier reads stale data in at least one of them.
+ * turn is chosen by emulate_order(): forward, reverse, or shuffled anew for each round; each warp
+ * runs as far ahead of the others as barriers let it.  Code that lacks a barrier reads stale data
+ * in at least one of them.
  *
  * Made to find mistakes:
  * - shared memory and fresh device memory are filled with NaN (0xff);
- * - what cp.async copies arrives when its wait returns, not before;
+ * - what cp.async copies arrives when its wait returns, not before; in reverse order at once, since
+ * a device may do either;
  * - lanes that meet at different operations, threads that end or wait while others wait for them,
  *   addresses that ldmatrix and cp.async can't take, abort with a message;
  * - with the address sanitizer, shared and device memory end where they end.

@@ -59,7 +59,7 @@ MUTANTS = [
 
 def compile_command(kernel):
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
-        if entry["output"].endswith(f"{OBJECTS}/{kernel}.o"):
+        if f"{OBJECTS}/{kernel}.o" in entry["command"]:
             return shlex.split(entry["command"]), entry["file"]
     raise SystemExit(f"error: {BUILD} doesn't build the emulated kernel {kernel}")
 
@@ -88,8 +88,8 @@ def run_mutant(folder, kernel, changed, before, after, test):
         words = replaced(words, source, str(copy))
     output = words[words.index("-o") + 1]
     words = replaced(words, output, str(folder / "mutant.o"))
-    words.insert(words.index("-c"), f"-I{folder}")
-    words = [words[0], f"-I{folder}", *words[1:]] if "ccache" not in words[0] else [*words[:2], f"-I{folder}", *words[2:]]
+    # Before all other folders: the changed header is found first.
+    words.insert(next(i for i, w in enumerate(words) if w.startswith("-I")), f"-I{folder}")
     done = subprocess.run(words, cwd=BUILD, capture_output=True, text=True)
     if done.returncode:
         return f"doesn't compile: {done.stderr[-500:]}"
