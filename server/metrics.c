@@ -1,6 +1,7 @@
 #include "server/metrics.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -84,6 +85,8 @@ static void write_http(struct buf *b, const struct http_stats *s) {
         labelled(b, "firstpass_http_responses_total", "class", classes[i], s->by_class[i]);
     counter(b, "firstpass_http_clients_gone_total", s->clients_gone,
             "Clients that left before their answer was whole.");
+    counter(b, "firstpass_http_clients_cut_total", s->clients_cut,
+            "Clients too slow with their request, or in taking the answer.");
 }
 
 static void write_races(struct buf *b, const struct race_set_stats *s) {
@@ -110,6 +113,11 @@ static void write_races(struct buf *b, const struct race_set_stats *s) {
             "Candidates that passed their tests.");
     counter(b, "firstpass_candidates_duplicate_total", s->duplicates,
             "Candidates whose code had been judged already.");
+    head(b, "firstpass_cancel_seconds", "summary",
+         "From an answer, or a client's leaving, until the engine let go of all candidates.");
+    buf_printf(b, "firstpass_cancel_seconds_sum %.9g\nfirstpass_cancel_seconds_count %" PRIu64 "\n",
+               s->cancel_s, s->cancels);
+    gauge(b, "firstpass_cancel_seconds_longest", s->cancel_longest_s, "The longest of them.");
     head(b, "firstpass_tokens_total", "counter", "Generated tokens of ended races by fate.");
     labelled(b, "firstpass_tokens_total", "fate", "winner", s->tokens_winner);
     labelled(b, "firstpass_tokens_total", "fate", "loser", s->tokens_losers);
@@ -140,7 +148,50 @@ static void write_engine(struct buf *b, const struct engine_stats *s) {
             "Of these, found in the cache.");
     counter(b, "firstpass_generated_tokens_total", s->generated_tokens, "Tokens generated.");
     seconds(b, "firstpass_engine_step_seconds_total", s->step_seconds, "Time in forward passes.");
+    /* The rows of prompts are taken out: all but the last token of each, which its candidates
+     * share. */
+    double prompts = (double)(s->prompt_tokens - s->prompt_tokens_cached);
+    double rows = (double)s->rows > prompts ? (double)s->rows - prompts : 0;
+    gauge(b, "firstpass_rows_per_token",
+          s->generated_tokens ? rows / (double)s->generated_tokens : 0,
+          "Rows computed for each generated token: below 1 where candidates shared them.");
+    gauge(b, "firstpass_kv_use", s->blocks_total ? 1 - (double)s->blocks_free / s->blocks_total : 0,
+          "Share of the blocks in use, 0 to 1.");
     write_memory(b, &s->memory);
+}
+
+static void write_op(struct buf *b, const char *name, const char *help,
+                     const struct engine_stats *s, size_t offset) {
+    head(b, name, "counter", help);
+    for (int i = 0; i < ENGINE_OPS; i++) {
+        double value;
+        if (!s->ops[i].name) continue;
+        memcpy(&value, (const char *)&s->ops[i] + offset, sizeof value);
+        buf_printf(b, "%s{op=\"%s\"} %.9g\n", name, s->ops[i].name, value);
+    }
+}
+
+/* What the work would take at best on this machine, against what it took. */
+static void write_roofline(struct buf *b, const struct engine_stats *s,
+                           const struct engine_ceiling *c) {
+    double seconds = 0, bytes = 0, macs = 0;
+    for (int i = 0; i < ENGINE_OPS; i++) {
+        seconds += s->ops[i].seconds;
+        bytes += s->ops[i].bytes;
+        macs += s->ops[i].macs;
+    }
+    write_op(b, "firstpass_op_seconds_total", "Time by kind of operation.", s,
+             offsetof(struct engine_op, seconds));
+    write_op(b, "firstpass_op_bytes_total", "Bytes moved by kind of operation.", s,
+             offsetof(struct engine_op, bytes));
+    write_op(b, "firstpass_op_macs_total", "Multiply-accumulates by kind of operation.", s,
+             offsetof(struct engine_op, macs));
+    if (!c || c->macs_per_s <= 0 || c->bytes_per_s <= 0) return;
+    gauge(b, "firstpass_roof_bytes_per_second", c->bytes_per_s, "What memory gives at most.");
+    gauge(b, "firstpass_roof_macs_per_second", c->macs_per_s, "What arithmetic gives at most.");
+    double best = fmax(bytes / c->bytes_per_s, macs / c->macs_per_s);
+    gauge(b, "firstpass_roofline_share", seconds > 0 ? best / seconds : 0,
+          "Time at the roof by time taken, all work since the start.");
 }
 
 static void write_verifier(struct buf *b, const struct verifier_stats *s) {
@@ -213,6 +264,7 @@ void metrics_write(struct buf *b, const struct metrics_view *v) {
     if (v->report) write_sandbox(b, v->report);
     if (v->engine) {
         write_engine(b, v->engine);
+        write_roofline(b, v->engine, v->ceiling);
         write_vllm(b, v);
     }
 }

@@ -35,6 +35,7 @@ struct metrics_view {
     const struct http_stats *http;
     const struct race_set_stats *races;
     const struct engine_stats *engine;
+    const struct engine_ceiling *ceiling;
     const struct verifier_stats *verifier;
     const struct verifier_report *report;
     int64_t candidates_waiting; /* admitted, not started yet */

@@ -299,6 +299,14 @@ static void candidate_ended(struct race *r, const struct engine_event *event) {
     }
 }
 
+static void count_cancel(struct race *r) {
+    struct race_set_stats *stats = &r->set->stats;
+    double took = clock_seconds() - r->settled_at;
+    stats->cancels++;
+    stats->cancel_s += took;
+    if (took > stats->cancel_longest_s) stats->cancel_longest_s = took;
+}
+
 static void take_event(struct race *r, const struct engine_event *event) {
     switch (event->type) {
     case ENGINE_PREFILLED:
@@ -323,6 +331,7 @@ static void take_event(struct race *r, const struct engine_event *event) {
         BUG_ON(r->job_ended || r->n_decoding);
         r->job_ended = true;
         r->job_error = event->error;
+        if (settled(r)) count_cancel(r);
         break;
     }
 }

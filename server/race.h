@@ -176,6 +176,10 @@ struct race_set_stats {
     uint64_t races, verified, unverified, plain, failed, abandoned;
     uint64_t candidates_started, candidates_finished, candidates_cancelled, candidates_passed;
     uint64_t candidates_broken, duplicates;
+    /* From the answer, or the client's leaving, until the engine had let go of all its candidates.
+     */
+    uint64_t cancels;
+    double cancel_s, cancel_longest_s;
     uint64_t tokens_winner, tokens_losers; /* added when a race has ended */
 };
 void race_set_stats(const struct race_set *, struct race_set_stats *out);

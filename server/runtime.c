@@ -26,6 +26,7 @@ struct runtime {
     struct err load_error;
 
     struct engine *engine; /* owned */
+    struct engine_ceiling ceiling;
     uv_async_t wake;
     bool wake_open, loaded;
     struct err chat_error; /* why chat prompts can't be rendered; ERR_NONE: they can */
@@ -128,6 +129,10 @@ static void load(uv_work_t *work) {
         .progress_arg = rt->arg,
     };
     rt->engine = engine_open(&options, &rt->load_error);
+    /* Before the engine has work of its own.  Without it /metrics says less: no reason to fail. */
+    struct err why = {0};
+    if (rt->engine && !engine_ceiling(&options, &rt->ceiling, &why))
+        log_line(LOG_WARN, "the machine's limits weren't measured: %s", why.message);
 }
 
 static void tell_ready(struct runtime *rt, const struct err *error) {
@@ -271,6 +276,8 @@ struct engine *runtime_engine(struct runtime *rt) {
     return rt->loaded ? rt->engine : NULL;
 }
 bool runtime_loaded(const struct runtime *rt) { return rt->loaded; }
+
+const struct engine_ceiling *runtime_ceiling(const struct runtime *rt) { return &rt->ceiling; }
 
 bool runtime_chat(const struct runtime *rt, struct err *e) {
     if (rt->chat_error.kind == ERR_NONE) return true;

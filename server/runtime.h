@@ -42,6 +42,8 @@ struct verifier *runtime_verifier(struct runtime *);
 struct race_set *runtime_races(struct runtime *);
 struct engine *runtime_engine(struct runtime *); /* NULL until loaded */
 bool runtime_loaded(const struct runtime *);
+/* What the device can do at most, measured while loading; its numbers are 0 where unknown. */
+const struct engine_ceiling *runtime_ceiling(const struct runtime *);
 /* True where chat prompts can be rendered; else the error says why (no template, no jinja2). */
 bool runtime_chat(const struct runtime *, struct err *e) MUST_CHECK;
 

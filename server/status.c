@@ -93,6 +93,7 @@ void status_metrics(struct api *api, struct http_request *http) {
         .http = &http_now,
         .races = &races,
         .engine = engine ? &engine_now : NULL,
+        .ceiling = runtime_ceiling(api->runtime),
         .verifier = &verifier,
         .report = verifier_report(runtime_verifier(api->runtime)),
         .candidates_waiting = api_candidates_waiting(api),

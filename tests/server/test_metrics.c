@@ -23,17 +23,29 @@ static void write_full(void) {
     static const struct verifier_report report = {.level = 2, .layers = layers, .n_layers = 2};
     static const struct http_stats http = {
         .connections = 3, .requests = 9, .by_class = {0, 0, 7, 0, 2, 0}};
-    static const struct race_set_stats races = {.live = 1, .races = 5, .verified = 4};
+    static const struct race_set_stats races = {.live = 1,
+                                                .races = 5,
+                                                .verified = 4,
+                                                .cancels = 2,
+                                                .cancel_s = 0.5,
+                                                .cancel_longest_s = 0.375};
     static const struct engine_stats engine = {.candidates_running = 6,
                                                .blocks_total = 100,
                                                .blocks_free = 75,
+                                               .rows = 130,
+                                               .prompt_tokens = 90,
+                                               .prompt_tokens_cached = 40,
+                                               .generated_tokens = 160,
+                                               .ops = {{"matmul", 2, 1e9, 4e9, 7}},
                                                .memory = {.weights = 5000000000u}};
+    static const struct engine_ceiling ceiling = {.macs_per_s = 4e9, .bytes_per_s = 1e10};
     static const struct verifier_stats verifier = {.verdicts = {[VERDICT_PASSED] = 11}};
     const struct metrics_view view = {.model = "a \"b\"",
                                       .own = &own,
                                       .http = &http,
                                       .races = &races,
                                       .engine = &engine,
+                                      .ceiling = &ceiling,
                                       .verifier = &verifier,
                                       .report = &report,
                                       .candidates_waiting = 9994,
@@ -57,6 +69,13 @@ START_TEST(numbers_of_the_parts) {
     expect("firstpass_http_responses_total{class=\"2xx\"} 7");
     expect("firstpass_http_responses_total{class=\"4xx\"} 2");
     expect("firstpass_races_live 1");
+    expect("firstpass_rows_per_token 0.5");
+    expect("firstpass_kv_use 0.25");
+    expect("firstpass_op_macs_total{op=\"matmul\"} 4e+09");
+    expect("firstpass_roofline_share 0.5"); /* arithmetic takes 1 s of the 2 */
+    expect("firstpass_cancel_seconds_sum 0.5");
+    expect("firstpass_cancel_seconds_count 2");
+    expect("firstpass_cancel_seconds_longest 0.375");
     expect("firstpass_races_ended_total{outcome=\"verified\"} 4");
     expect("firstpass_candidates_running 6");
     expect("firstpass_candidates_waiting 9994");
