@@ -71,7 +71,7 @@ static char **take_line(struct attack_list *list, char **into, const char *line,
         snprintf(a->name, sizeof a->name, "%.99s", text + 5);
         return &a->code;
     }
-    if (!a) return NULL; /* what comes before the first is prose */
+    if (!a || !into) return NULL; /* what comes before the first is prose */
     if (!strcmp(text, "---- twin")) return &a->twin;
     if (!strcmp(text, "---- tests")) return &a->tests;
     if (!directive(a, text)) append(into, line, len);

@@ -388,9 +388,9 @@ PyObject *PyObject_CallMethod(PyObject *o, const char *name, const char *format,
 
 /* The hooks: reading, (number, None) becomes a handle and (tag, content) a pair; writing, back
  * again. A tag that is no string is refused, as by the harness. */
-PyObject *PyObject_CallFunctionObjArgs(PyObject *hook, ...) {
+PyObject *PyObject_CallFunctionObjArgs(PyObject *callable, ...) {
     va_list in;
-    va_start(in, hook);
+    va_start(in, callable);
     PyObject *first = va_arg(in, PyObject *), *second = va_arg(in, PyObject *);
     va_end(in);
     PyObject *o = NULL;

@@ -5,7 +5,7 @@
 
 #define malloc fake_malloc
 #define realloc fake_realloc
-#include "verifier/inside/codec.c"
+#include "verifier/inside/codec.c" /* NOLINT(bugprone-suspicious-include): to have its malloc */
 #undef malloc
 #undef realloc
 

@@ -25,7 +25,8 @@ static const char speaks[] =
     "    return (n(b't', 8) + n(b'l', len(names)) + b''.join(map(s, names)) + s(name) + s(b'') +\n"
     "            i(0) + s(b'') + arguments + n(b'l', 0) + n(b'D', 0))\n";
 
-/* What f(x) does beside returning None. */
+/* What f(x) does beside returning None.  Long ones go on in a second literal. */
+/* NOLINTBEGIN(bugprone-suspicious-missing-comma) */
 static const char *const attempts[] = {
     /* frames */
     "put(b'')",
@@ -59,8 +60,8 @@ static const char *const attempts[] = {
     "answer(n(b't', 4) + i(4) + i(-1) + b'N' + i(0))",
     "answer(n(b't', 4) + i(4) + i(-1) + b'N' + n(b'l', 1) + b'N')",
     "answer(n(b't', 4) + i(4) + i(-1) + b'N' + n(b'l', 1) + n(b't', 2) + i(0) + n(b'b', 0))",
-    "answer(n(b't', 4) + i(4) + i(-1) + b'N' + n(b'l', 1) + n(b't', 2) + i(0) + n(b'b', 5) + "
-    "n(b'D', 0))",
+    ("answer(n(b't', 4) + i(4) + i(-1) + b'N' + n(b'l', 1) + n(b't', 2) + i(0) + n(b'b', 5) + "
+     "n(b'D', 0))"),
     "answer(n(b't', 4) + i(4) + i(-1) + b'N' + n(b'l', 1) + n(b't', 2) + i(-1) + n(b'b', 5) + "
     "n(b'D', 0))",
     /* values */
@@ -125,6 +126,7 @@ static const char *const attempts[] = {
     "answer(n(b't', 3) + s(b'exec') + n(b't', 1) + s(b'1') + n(b'D', 0), 'k')",
     "[answer(n(b't', 3) + i(j) + n(b't', 0) + n(b'D', 0), 'k') for j in range(100)]",
 };
+/* NOLINTEND(bugprone-suspicious-missing-comma) */
 enum { N_ATTEMPTS = sizeof attempts / sizeof attempts[0], MUTATIONS = 160, CODE_BYTES = 3000 };
 
 static struct verifier_spec spec_of(void) {
