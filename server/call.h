@@ -26,7 +26,7 @@ void call_start(struct api *, struct http_request *, enum api_request_kind, stru
 void call_begin(struct call *);
 /* Ends it by order of the client: it is answered with an error. */
 void call_cancel(struct call *);
-void call_view(const struct call *, struct races_view *out);
+void call_view(const struct call *, struct races_view *v);
 struct keys_holder *call_holder(const struct call *);
 /* The call of an item of api->queue. */
 struct call *call_queued(struct list *queued);
