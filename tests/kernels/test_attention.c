@@ -207,11 +207,11 @@ END_TEST
 START_TEST(bitwise_equal) {
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         size_t bytes = 6 * (size_t)(shapes[s].n_heads * shapes[s].head_dim) * sizeof(float);
-        struct story first = tell(shapes[s], "generic", 1, false, false, false);
+        struct story first = tell(shapes[s], "generic", 1, _i, false, false);
         for (int i = 1; i < 4; i++)
             for (int variant = 0; variant < 3; variant++) {
                 if (!can_run(isas[i])) continue;
-                struct story a = tell(shapes[s], isas[i], 1 + variant, false, variant % 2, false);
+                struct story a = tell(shapes[s], isas[i], 1 + variant, _i, variant % 2, false);
                 ck_assert_msg(!memcmp(a.outputs, first.outputs, bytes),
                               "%s with %d threads differs", isas[i], 1 + variant);
                 free(a.outputs);
@@ -357,7 +357,7 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("attention");
     tcase_add_loop_test(t, against_double, 0, 2);
-    tcase_add_test(t, bitwise_equal);
+    tcase_add_loop_test(t, bitwise_equal, 0, 2);
     tcase_add_test(t, chunks_of_a_prompt);
     tcase_add_test(t, nothing_beyond_the_position);
     tcase_add_test(t, batch_is_checked);

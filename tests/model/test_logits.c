@@ -10,6 +10,7 @@
  * times that in the worst case and MEAN_WORSE times on average, and a greedy text may part only
  * where the margin is within that loss. */
 #include "engine/engine.h"
+#include "tests/model/models.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -33,16 +34,6 @@ struct answer {
 };
 
 static void no_wake(void *arg) { (void)arg; }
-
-static bool must(const char *word) {
-    const char *list = getenv("FIRSTPASS_MUST");
-    return list && strstr(list, word);
-}
-
-static void model_path(char *out, size_t size, const char *name) {
-    const char *dir = getenv("FIRSTPASS_MODELS");
-    snprintf(out, size, "%s/%s.gguf", dir && *dir ? dir : "models", name);
-}
 
 /* ---- our side ---- */
 
@@ -189,7 +180,7 @@ static void compare_case(const json_t *c, const struct answer *a, struct compari
 
 static void check_model(const char *name, const char *isa, bool reference) {
     char path[512], vectors[512];
-    model_path(path, sizeof path, name);
+    models_path(path, sizeof path, name);
     snprintf(vectors, sizeof vectors, "tests/vectors/logits-%s.json", name);
     json_error_t error;
     json_t *root = json_load_file(vectors, 0, &error);
@@ -225,8 +216,7 @@ static void check_model(const char *name, const char *isa, bool reference) {
     json_decref(root);
 }
 
-static const char SMOLLM2[] = "smollm2-135m-instruct-q4_1",
-                  QWEN[] = "qwen2.5-coder-0.5b-instruct-q4_k_m";
+static const char SMOLLM2[] = MODELS_SMOLLM2, QWEN[] = MODELS_QWEN;
 
 START_TEST(smollm2_reference) { check_model(SMOLLM2, "reference", true); }
 END_TEST
@@ -237,16 +227,8 @@ END_TEST
 START_TEST(qwen_default) { check_model(QWEN, "auto", false); }
 END_TEST
 
-static bool have(const char *name) {
-    char path[512];
-    model_path(path, sizeof path, name);
-    if (!access(path, R_OK)) return true;
-    printf("skipped: %s is not there; run config/fetch-model %s\n", path, name);
-    return false;
-}
-
 int main(void) {
-    if (!have(SMOLLM2) || !have(QWEN)) return must("model") ? EXIT_FAILURE : 77;
+    if (!models_have(SMOLLM2) || !models_have(QWEN)) return models_must() ? EXIT_FAILURE : 77;
     Suite *s = suite_create("logits");
     TCase *t = tcase_create("logits");
     tcase_set_timeout(t, 0); /* ctest has one */
