@@ -158,7 +158,7 @@ static json_t *lead_with(json_t *messages, const struct buf *instructions) {
     json_t *first = json_array_get(messages, 0);
     const char *role = json_string_value(json_object_get(first, "role"));
     struct buf text;
-    buf_init(&text, LIMIT_BODY_BYTES_MAX * 4u);
+    buf_init(&text, (size_t)LIMIT_BODY_BYTES_MAX * 4);
     if (role && !strcmp(role, "system")) {
         json_t *content = json_object_get(first, "content");
         buf_append(&text, json_string_value(content), json_string_length(content));
@@ -225,7 +225,7 @@ bool api_messages_read(struct reader *r, const struct api_request_context *c, st
 
     struct buf text, instructions;
     buf_init(&text, LIMIT_BODY_BYTES_MAX);
-    buf_init(&instructions, LIMIT_BODY_BYTES_MAX * 3u); /* guarding adds some */
+    buf_init(&instructions, (size_t)LIMIT_BODY_BYTES_MAX * 3); /* guarding adds some */
     json_t *messages = json_array();
     for (size_t i = 0; i < n && !r->failed; i++) {
         json_t *message = json_array_get(list, i);

@@ -319,7 +319,7 @@ void api_response_write_choice(struct writer *w, const struct api_response_head 
     struct api_response_tokens runs[] = {
         {prompt->tokens, prompt->logprobs, prompt->n_tokens, prompt->n_lead, 0},
         {c->tokens, c->logprobs, c->n_tokens, 0,
-         api_response_characters(prompt->echo, prompt->echo_len)},
+         prompt->echo ? api_response_characters(prompt->echo, prompt->echo_len) : 0},
     };
     writer_key(w, "logprobs");
     api_response_write_logprobs(w, h, echoed ? runs : runs + 1, echoed ? 2 : 1);

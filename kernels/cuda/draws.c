@@ -112,14 +112,14 @@ static void put_array(struct kernels_device *dev, size_t at, size_t bytes) {
     gpu_put(dev->gpu, dev->draws.device + at, dev->draws.host + at, bytes);
 }
 
-static void launch_part(struct kernels_device *dev, const struct part *p, float *logits,
-                        int n_vocab) {
+static void launch_part(struct kernels_device *dev, const struct part *p,
+                        struct kernels_view logits, int n_vocab) {
     put_array(dev, 0, (size_t)p->n_rows * sizeof *p->rows);
     put_array(dev, p->jobs_at, (size_t)p->n_jobs * sizeof *p->jobs);
     put_array(dev, p->draws_at, (size_t)p->n_draws * sizeof *p->draws);
     put_array(dev, p->changes_at, (size_t)p->n_changes * sizeof *p->changes);
     uint8_t *area = dev->draws.device;
-    struct launch_sample a = {.logits = logits,
+    struct launch_sample a = {.logits = state_pointer(logits),
                               .sums = dev->sums,
                               .n_vocab = n_vocab,
                               .rows = p->n_rows,
@@ -171,7 +171,7 @@ void draws_sample(struct kernels_device *dev, struct kernels_view logits, int n_
         if (p.n_draws == STATE_DRAWS ||
             p.n_changes + n_changes(&all->draws[i]) > dev->max_changes) {
             struct err e = {0};
-            launch_part(dev, &p, state_pointer(logits), n_vocab);
+            launch_part(dev, &p, logits, n_vocab);
             dev->n_drawn += p.n_draws;
             if (!fetch(dev, &e)) {
                 state_fail(dev, &e);
@@ -181,7 +181,7 @@ void draws_sample(struct kernels_device *dev, struct kernels_view logits, int n_
         }
         add_draw(&p, all, i, &before, n_vocab);
     }
-    launch_part(dev, &p, state_pointer(logits), n_vocab);
+    launch_part(dev, &p, logits, n_vocab);
     dev->n_drawn += p.n_draws;
 }
 

@@ -124,7 +124,7 @@ static void rotate(const struct fixture *f, int position, const float *x, double
 static void expected(const struct fixture *f, const int *history, int position, int h,
                      double *out) {
     int d = f->shape.head_dim, kv = h / (f->shape.n_heads / f->shape.n_kv_heads);
-    float *row = malloc((size_t)f->stride * sizeof *row);
+    float *row = calloc((size_t)f->stride, sizeof *row);
     double q[128], k[128], scores[MAX_HISTORY], most = -INFINITY, total = 0;
     inputs(f, history[position], position, row);
     rotate(f, position, row + h * d, q);

@@ -36,7 +36,6 @@ static struct engine *open_engine(struct engine_options o) {
 struct outcome {
     int n_tokens[2 * N];
     int32_t tokens[2 * N][TOKENS];
-    bool ended;
 };
 
 static uint64_t submit(struct engine *g, int n, uint64_t seed, float top_p) {

@@ -154,7 +154,7 @@ START_TEST(test_many) {
     ck_assert_int_eq(wrong, 0);
     ck_assert_int_eq(rig_count_entries("/proc/self/fd"), fds);
     ck_assert_int_eq(rig_descendants(getpid(), NULL, 0), processes);
-    ck_assert_int_le(memory_of_all(), memory + 32 * 1024);
+    ck_assert_int_le(memory_of_all(), memory + 32L * 1024);
 }
 END_TEST
 
