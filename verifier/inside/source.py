@@ -155,12 +155,15 @@ class Scope:
         self.entry = entry
         self.tests = Names(tree)
         helpers = Names(prompt).bound if prompt is not None else set()
-        own = self.tests.bound | (helpers - {entry})
-        self.free = [n for n in self.tests.loaded if n not in own and not hasattr(builtins, n) and n[:2] != "__"]
+        self.free = self.unbound(helpers - {entry})
         self.modules = self.find_modules()  # names under which the tests import the code
         self.uses_solution = bool(self.modules)
         imported = [n for m in self.modules for n in self.tests.imports[m] if n != "*"]
         called = [n for n in self.free if n in self.tests.called]
+        if not self.entry and not imported and not called:  # the candidate continues a function of the prompt's
+            self.entry = self.guess([n for n in self.tests.loaded if n in helpers and n in self.tests.called])
+            self.free = self.unbound(helpers - {self.entry})
+            called = [n for n in self.free if n in self.tests.called]
         strangers = [n for n in called if n not in KNOWN]
         if not self.entry and not imported:
             self.entry = self.guess(strangers or called)
@@ -174,6 +177,11 @@ class Scope:
                 self.library[name] = USUAL.get(name, name), None
         self.names = [n for n in self.free if n not in self.library]
         self.imported = imported
+
+    def unbound(self, helpers):
+        """The names that the tests use, but have neither of themselves nor of the prompt nor of Python."""
+        own = self.tests.bound | helpers
+        return [n for n in self.tests.loaded if n not in own and not hasattr(builtins, n) and n[:2] != "__"]
 
     def find_modules(self):
         found = []
