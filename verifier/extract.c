@@ -375,7 +375,8 @@ static void add_continuations(struct extract_result *out, const struct extract_i
     bool repeats = text_defines(text, in);
     for (int strict = 0; strict < 2; strict++) {
         struct span code = span(text.at, continuation_end(text, strict));
-        if (is_blank(code)) continue;
+        if (is_blank(code) && !is_blank(text))
+            continue; /* nothing at all: the prompt stands alone */
         if (repeats && !strict) {
             add_module(out, prelude, code, b, "continuation");
             continue;

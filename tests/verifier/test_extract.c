@@ -218,6 +218,8 @@ static const struct entry table[] = {
       PROMPT "    y = g(\n        x\n    )\n    return y\n"},
      "continuation",
      false},
+    /* Nothing continued: the prompt stands alone. */
+    {CONT, "def f(x):\n    return x\n", "", {"def f(x):\n    return x\n"}, "continuation", false},
     {CONT, PROMPT, F, {"import math\n\n\n" F, PROMPT F}, "continuation", false},
     {CONT,
      PROMPT,
