@@ -1,6 +1,6 @@
 #include "kernels/cpu/ceiling.h"
 
-#if defined(__AMX_INT8__)
+#if defined(__AMX_INT8__) || defined(__AMXINT8__) /* GCC; clang 14 */
 #include <immintrin.h>
 
 enum { ROWS = 16, ROW_BYTES = 64, SUMS = 4, PRODUCTS = ROWS * ROWS * ROW_BYTES };

@@ -17,7 +17,7 @@
 
 #include "kernels/cpu/lanes.h"
 
-#if defined(__AMX_INT8__)
+#if defined(__AMX_INT8__) || defined(__AMXINT8__) /* GCC; clang 14 */
 
 enum { TILE_ROWS = MATMUL_ROWS_AMX, READS_BYTES = 0 };
 
