@@ -103,12 +103,16 @@ static inline void emulate_start(const char *name, dim3 grid, dim3 block, size_t
         [](void *p) { delete static_cast<F *>(p); });
 }
 #define LAUNCH(kernel, grid, block, shared, stream, args)                                          \
-    emulate_start(#kernel, grid, block, shared, stream,                                            \
-                  [launch_kernel = kernel, launch_args = args] { launch_kernel(launch_args); })
+    emulate_start(                                                                                 \
+        #kernel, grid, block, shared, stream,                                                      \
+        [launch_kernel = (kernel), launch_args = (args)] { launch_kernel(launch_args); })
 
+/* A type and the name that is declared: neither can stand in parentheses.
+ * NOLINTBEGIN(bugprone-macro-parentheses) */
 #define SHARED_DYNAMIC(T, name) T *name = static_cast<T *>(emulate_shared())
 #define SHARED(T, name, n)                                                                         \
     static const char name##_key = 0;                                                              \
     T *name = static_cast<T *>(emulate_shared_static(&name##_key, sizeof(T) * (n)))
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 #endif
