@@ -57,3 +57,29 @@ bool check_batch(const struct kernels_batch *b, int max_rows, int n_blocks, stru
                        max_rows);
     return check_rows(b, n_blocks, e) && check_groups(b, e);
 }
+
+struct check_unit check_unit_at(const struct kernels_batch *b, int row, int *group) {
+    int n = 1, g = *group;
+    while (row + n < b->n_rows && b->table_of_row[row + n] == b->table_of_row[row])
+        n++;
+    if (n > 1)
+        return (struct check_unit){row, n, b->positions[row + n - 1] / KERNELS_BLOCK + 1, true};
+    while (g < b->n_groups && b->groups[g].first_row + b->groups[g].n_rows <= row)
+        g++;
+    *group = g;
+    if (g == b->n_groups || b->groups[g].first_row > row)
+        return (struct check_unit){row, 1, 0, false};
+    /* Up to a sequence of several rows, which is a unit of its own. */
+    int end = b->groups[g].first_row + b->groups[g].n_rows;
+    while (row + n < end &&
+           (row + n + 1 == b->n_rows || b->table_of_row[row + n] != b->table_of_row[row + n + 1]))
+        n++;
+    return (struct check_unit){row, n, b->groups[g].n_prefix_blocks, false};
+}
+
+bool check_weight(enum quant_type type, int n_rows, int n_cols, struct err *e) {
+    int block = quant_block_elements(type);
+    if (n_rows > 0 && n_cols > 0 && n_cols % block == 0) return true;
+    return err_set(e, ERR_INPUT, "a %s matrix of %d x %d: rows must be whole blocks of %d elements",
+                   quant_name(type), n_rows, n_cols, block);
+}

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include "config/limits.h"
+#include "kernels/check.h"
 #include "kernels/cpu/ceiling.h"
 #include "kernels/cpu/operations.h"
 
@@ -139,11 +140,7 @@ static void weight_free(struct kernels_device *dev, struct kernels_weight *w) {
 
 static struct kernels_weight *weight_new(struct kernels_device *dev, enum quant_type type,
                                          int n_rows, int n_cols, const void *data, struct err *e) {
-    if (n_rows < 1 || n_cols < 1 || n_cols % quant_block_elements(type)) {
-        err_set(e, ERR_INPUT, "a %s matrix of %d x %d: rows must be whole blocks of %d elements",
-                quant_name(type), n_rows, n_cols, quant_block_elements(type));
-        return NULL;
-    }
+    if (!check_weight(type, n_rows, n_cols, e)) return NULL;
     struct kernels_weight *w = err_alloc(1, sizeof *w);
     pack_init(&w->pack, type, n_rows, n_cols, dev->isa.unsigned8);
     if (dev->isa.is_reference) {

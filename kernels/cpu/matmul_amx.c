@@ -46,23 +46,18 @@ static void configure(int rows) {
     _tile_loadconfig(&c);
 }
 
-/* The integers of one block to dots. */
-AMX_INLINE void begin_block(bool odd, const uint8_t *codes, const int8_t *q,
-                            int32_t (*dots)[PACK_OUTPUTS]) {
-    if (odd) {
-        _tile_zero(1);
-        _tile_loadd(3, q, PACK_COLUMNS);
-        _tile_loadd(5, codes, PACK_STEP);
-        _tile_dpbssd(1, 3, 5);
-        _tile_stored(1, dots, PACK_STEP);
-    } else {
-        _tile_zero(0);
-        _tile_loadd(2, q, PACK_COLUMNS);
-        _tile_loadd(4, codes, PACK_STEP);
-        _tile_dpbssd(0, 2, 4);
-        _tile_stored(0, dots, PACK_STEP);
-    }
-}
+/* The integers of one block to dots, by the tiles of that number (which must be written as
+ * numbers). */
+#define BEGIN_BLOCK(sum, activations, weights, codes, q, dots)                                     \
+    do {                                                                                           \
+        _tile_zero(sum);                                                                           \
+        _tile_loadd(activations, q, PACK_COLUMNS);                                                 \
+        _tile_loadd(weights, codes, PACK_STEP);                                                    \
+        _tile_dpbssd(sum, activations, weights);                                                   \
+        _tile_stored(sum, dots, PACK_STEP);                                                        \
+    } while (0)
+#define BEGIN_EVEN(codes, q, dots) BEGIN_BLOCK(0, 2, 4, codes, q, dots)
+#define BEGIN_ODD(codes, q, dots) BEGIN_BLOCK(1, 3, 5, codes, q, dots)
 
 /* What the block adds to the sums; `v` are its scales, as decode_scales() lays them out. */
 AMX_INLINE void end_block(enum pack_form form, int rows, const float *v,
@@ -88,17 +83,17 @@ AMX_INLINE void tile_panel(enum pack_form form, int rows, int panel, const struc
     const int8_t *q = t->q;
     const struct matmul_record *record = t->records;
     int32_t(*even)[N] = t->dots, (*odd)[N] = t->dots + MATMUL_DOTS / 2;
-    begin_block(false, codes, q, even);
+    BEGIN_EVEN(codes, q, even);
     for (int b = 0; b < t->n_blocks; b += 2) {
         bool more = b + 1 < t->n_blocks;
         if (!panel) prefetch_next(t, t->n_panels, b);
-        if (more) begin_block(true, codes + PACK_CODES, q + PACK_COLUMNS * rows, odd);
+        if (more) BEGIN_ODD(codes + PACK_CODES, q + PACK_COLUMNS * rows, odd);
         end_block(form, rows, v, record, (const int32_t(*)[N])even, sums);
         codes += 2 * PACK_CODES;
         q += 2 * PACK_COLUMNS * rows;
         if (!more) break;
         if (!panel) prefetch_next(t, t->n_panels, b + 1);
-        if (b + 2 < t->n_blocks) begin_block(false, codes, q, even);
+        if (b + 2 < t->n_blocks) BEGIN_EVEN(codes, q, even);
         end_block(form, rows, v + MATMUL_SCALES * N, record + rows, (const int32_t(*)[N])odd, sums);
         v += 2 * MATMUL_SCALES * N;
         record += 2 * rows;
@@ -107,7 +102,8 @@ AMX_INLINE void tile_panel(enum pack_form form, int rows, int panel, const struc
         _mm512_store_ps(at + r * MATMUL_PANELS * N, sums[r]);
 }
 
-/* One body for each number of rows, so that all sums are registers. */
+/* One body for each number of rows, so that all sums are registers: 12 rows at least are cut into
+ * near equal tiles of at most 16, so that one has 8 or more. */
 AMX_INLINE void tile_form(enum pack_form form, int rows, const struct tile *t) {
     for (int p = 0; p < t->n_panels; p++)
         switch (rows) {
@@ -115,13 +111,6 @@ AMX_INLINE void tile_form(enum pack_form form, int rows, const struct tile *t) {
     case n:                                                                                        \
         tile_panel(form, n, p, t);                                                                 \
         break;
-            ROWS(1)
-            ROWS(2)
-            ROWS(3)
-            ROWS(4)
-            ROWS(5)
-            ROWS(6)
-            ROWS(7)
             ROWS(8)
             ROWS(9)
             ROWS(10)

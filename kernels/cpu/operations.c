@@ -31,31 +31,12 @@ static void add_units(struct kernels_device *dev, int first, int n, int n_shared
     }
 }
 
-/* Rows of one sequence have all their blocks in common, those of a group its prefix. */
 static void make_units(struct kernels_device *dev, const struct kernels_batch *b) {
     dev->n_units = 0;
-    int g = 0;
-    for (int r = 0; r < b->n_rows;) {
-        int same = r + 1;
-        while (same < b->n_rows && b->table_of_row[same] == b->table_of_row[r])
-            same++;
-        if (same - r > 1) {
-            add_units(dev, r, same - r, b->positions[same - 1] / KERNELS_BLOCK + 1);
-            r = same;
-            continue;
-        }
-        while (g < b->n_groups && b->groups[g].first_row + b->groups[g].n_rows <= r)
-            g++;
-        int n = 1, n_shared = 0;
-        if (g < b->n_groups && b->groups[g].first_row <= r) {
-            int end = b->groups[g].first_row + b->groups[g].n_rows;
-            while (r + n < end &&
-                   (r + n + 1 == b->n_rows || b->table_of_row[r + n] != b->table_of_row[r + n + 1]))
-                n++;
-            n_shared = b->groups[g].n_prefix_blocks;
-        }
-        add_units(dev, r, n, n_shared);
-        r += n;
+    for (int row = 0, group = 0; row < b->n_rows;) {
+        struct check_unit u = check_unit_at(b, row, &group);
+        add_units(dev, u.first_row, u.n_rows, u.n_shared);
+        row += u.n_rows;
     }
 }
 

@@ -195,6 +195,7 @@ struct prepared {
     const float *values;
     int n;
     float floor;
+    bool was_cut; /* values at the floor or below are among them */
     double total;
 };
 
@@ -203,11 +204,12 @@ struct prepared {
 static void cut(struct sample *s, const struct vector_ops *v, struct prepared *p, int64_t max_count,
                 double mass) {
     struct bracket b = {.values = p->values, .n = p->n, .low = p->floor, .high = 1};
-    if (p->floor > 0) {
+    if (p->was_cut) {
         b.n = v->between(p->values, p->n, p->floor, 1, NULL, s->part, s->room);
         b.values = s->part;
     }
     if (!b.n) return;
+    p->was_cut = true;
     while (b.n > NARROW && narrow(s, v, max_count, mass, &b)) {
     }
     if (!b.n) { /* rounding: what is heavier is the whole prefix */

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda.h"
 
 #include "config/limits.h"
+#include "kernels/check.h"
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/forward.h"
 #include "kernels/cuda/state.h"
@@ -140,11 +141,7 @@ static void weight_free(struct kernels_device *dev, struct kernels_weight *w) {
 
 static struct kernels_weight *weight_new(struct kernels_device *dev, enum quant_type type,
                                          int n_rows, int n_cols, const void *data, struct err *e) {
-    if (n_rows < 1 || n_cols < 1 || n_cols % quant_block_elements(type)) {
-        err_set(e, ERR_INPUT, "a %s matrix of %d x %d: rows must be whole blocks of %d elements",
-                quant_name(type), n_rows, n_cols, quant_block_elements(type));
-        return NULL;
-    }
+    if (!check_weight(type, n_rows, n_cols, e)) return NULL;
     struct kernels_weight *w = err_alloc(1, sizeof *w);
     *w = (struct kernels_weight){.n_rows = n_rows, .n_cols = n_cols};
     w->data = gpu_alloc(dev->gpu, weight_size(n_rows, n_cols), "weights", e);

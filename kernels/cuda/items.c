@@ -1,5 +1,7 @@
 #include "kernels/cuda/items.h"
 
+#include "kernels/check.h"
+
 static int smaller(int a, int b) { return a < b ? a : b; }
 
 void items_most(int n_rows, int group, int n_splits, int *tiles, int *warps) {
@@ -42,29 +44,16 @@ static void add(const struct kernels_batch *b, int group, int split, struct rang
 
 void items_make(const struct kernels_batch *b, int group, int split, struct items *out) {
     out->n_tiles = out->n_warps = 0;
-    int g = 0;
-    for (int r = 0; r < b->n_rows;) {
-        int same = r + 1;
-        while (same < b->n_rows && b->table_of_row[same] == b->table_of_row[r])
-            same++;
-        if (same - r > 1) {
-            add(b, group, split, (struct range){r, same - r, 0, b->positions[same - 1] + 1}, out);
-            r = same;
-            continue;
+    for (int row = 0, g = 0; row < b->n_rows;) {
+        struct check_unit u = check_unit_at(b, row, &g);
+        int end = row + u.n_rows, shared = u.n_rows > 1 ? u.n_shared * KERNELS_BLOCK : 0;
+        if (u.one_sequence) {
+            add(b, group, split, (struct range){row, u.n_rows, 0, b->positions[end - 1] + 1}, out);
+        } else {
+            if (shared) add(b, group, split, (struct range){row, u.n_rows, 0, shared}, out);
+            for (int i = row; i < end; i++)
+                add(b, group, split, (struct range){i, 1, shared, b->positions[i] + 1}, out);
         }
-        while (g < b->n_groups && b->groups[g].first_row + b->groups[g].n_rows <= r)
-            g++;
-        int n = 1, shared = 0;
-        if (g < b->n_groups && b->groups[g].first_row <= r) {
-            int end = b->groups[g].first_row + b->groups[g].n_rows;
-            while (r + n < end &&
-                   (r + n + 1 == b->n_rows || b->table_of_row[r + n] != b->table_of_row[r + n + 1]))
-                n++;
-            shared = n > 1 ? b->groups[g].n_prefix_blocks * KERNELS_BLOCK : 0;
-        }
-        if (shared) add(b, group, split, (struct range){r, n, 0, shared}, out);
-        for (int i = r; i < r + n; i++)
-            add(b, group, split, (struct range){i, 1, shared, b->positions[i] + 1}, out);
-        r += n;
+        row = end;
     }
 }
