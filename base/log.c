@@ -38,7 +38,11 @@ static void put_text(struct buf *b, const char *s, bool json) {
     }
 }
 
-static void write_line(enum log_level level, const char *id, const char *text) {
+static void __attribute__((format(printf, 3, 0)))
+write_line(enum log_level level, const char *id, const char *fmt, va_list args) {
+    if (level < log_min_level) return;
+    char text[2048];
+    vsnprintf(text, sizeof text, fmt, args);
     static const char *const names[] = {"debug", "info", "warn", "error"};
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -76,21 +80,15 @@ static void write_line(enum log_level level, const char *id, const char *text) {
 }
 
 void log_line(enum log_level level, const char *fmt, ...) {
-    if (level < log_min_level) return;
-    char text[2048];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    write_line(level, NULL, fmt, args);
     va_end(args);
-    write_line(level, NULL, text);
 }
 
 void log_request(enum log_level level, const char *id, const char *fmt, ...) {
-    if (level < log_min_level) return;
-    char text[2048];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    write_line(level, id, fmt, args);
     va_end(args);
-    write_line(level, id, text);
 }

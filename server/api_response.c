@@ -273,6 +273,15 @@ static int number_of(const struct api_response_head *h, const struct race_candid
     return h->request->job.first_index + c->index;
 }
 
+static void write_score(struct writer *w, const struct race_candidate *c) {
+    writer_key(w, "verdict");
+    writer_text(w, c->decided ? verdict_name(c->verdict) : NULL);
+    writer_key(w, "tests_passed");
+    writer_int(w, c->tests_passed);
+    writer_key(w, "tests_total");
+    writer_int(w, c->tests_total);
+}
+
 void api_response_write_origin(struct writer *w, const struct api_response_head *h,
                                const struct race_candidate *c) {
     writer_key(w, "stop_reason");
@@ -280,12 +289,7 @@ void api_response_write_origin(struct writer *w, const struct api_response_head 
     writer_key(w, "candidate");
     writer_int(w, number_of(h, c));
     if (!h->request->has_tests) return;
-    writer_key(w, "verdict");
-    writer_text(w, c->decided ? verdict_name(c->verdict) : NULL);
-    writer_key(w, "tests_passed");
-    writer_int(w, c->tests_passed);
-    writer_key(w, "tests_total");
-    writer_int(w, c->tests_total);
+    write_score(w, c);
 }
 
 void api_response_write_choice(struct writer *w, const struct api_response_head *h, int index,
@@ -343,12 +347,7 @@ void api_response_write_choice(struct writer *w, const struct api_response_head 
 /* ---- firstpass ---- */
 
 static void write_verdict(struct writer *w, const struct race_candidate *c) {
-    writer_key(w, "verdict");
-    writer_text(w, c->decided ? verdict_name(c->verdict) : NULL);
-    writer_key(w, "tests_passed");
-    writer_int(w, c->tests_passed);
-    writer_key(w, "tests_total");
-    writer_int(w, c->tests_total);
+    write_score(w, c);
     writer_key(w, "extraction");
     writer_text(w, c->method);
 }

@@ -174,21 +174,9 @@ static bool refuse_unknown(struct reader *f) {
         "tests",   "format",       "entry_point", "max_candidates", "width",
         "return",  "on_fail",      "timeout_s",   "memory_mb",      "deadline_s",
         "extract", "greedy_first", "progress",    "candidates",     "score",
-        "prompt",  "first_index",  "pass_at_k",   "feedback",
+        "prompt",  "first_index",  "pass_at_k",   "feedback",       NULL,
     };
-    const char *key;
-    json_t *value;
-    json_object_foreach(f->object, key, value) {
-        bool found = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            found = found || !strcmp(key, known[i]);
-        if (!found) {
-            char shown[41];
-            snprintf(shown, sizeof shown, "%s", key);
-            return reader_fail(f, shown, "is no field of the firstpass object");
-        }
-    }
-    return true;
+    return reader_only(f, known, "the firstpass object");
 }
 
 static bool starts_line(const char *s, size_t len, const char *word) {

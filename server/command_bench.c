@@ -1,6 +1,8 @@
 /* `firstpass bench MEASURE`: the engine alone, or the verifier alone, without HTTP. */
 #include "server/command_bench.h"
 
+#include "server/runtime.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -20,18 +22,9 @@ static const char usage[] =
 
 struct engine_options command_bench_options(const struct config *c, const char *path,
                                             int max_rows) {
-    return (struct engine_options){
-        .model_path = path,
-        .model_name = c->model.name,
-        .backend = c->engine.backend,
-        .isa = c->engine.isa,
-        .threads = c->engine.threads,
-        .context = c->engine.context,
-        .max_rows = max_rows > c->engine.max_rows ? max_rows : c->engine.max_rows,
-        .prefill_chunk = c->engine.prefill_chunk,
-        .memory_bytes = (uint64_t)c->engine.memory_mb << 20,
-        .kv_blocks = c->engine.kv_blocks,
-    };
+    struct engine_options o = runtime_engine_options(c, path);
+    if (o.max_rows < max_rows) o.max_rows = max_rows;
+    return o;
 }
 
 int command_bench(int argc, char **argv, const struct config *c) {

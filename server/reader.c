@@ -183,3 +183,18 @@ int reader_choice(struct reader *r, const char *key, const char *const *names, i
     buf_clear(&list);
     return found < 0 ? preset : found;
 }
+
+bool reader_only(struct reader *r, const char *const *known, const char *what) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(r->object, key, value) {
+        const char *const *name = known;
+        while (*name && strcmp(*name, key) != 0)
+            name++;
+        if (*name) continue;
+        char shown[41];
+        snprintf(shown, sizeof shown, "%s", key);
+        return reader_fail(r, shown, "is no field of %s", what);
+    }
+    return true;
+}

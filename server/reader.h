@@ -34,6 +34,8 @@ json_t *reader_parse(const char *text, size_t len, struct reader_budget *spent, 
 json_t *reader_get(struct reader *, const char *key);
 /* Records a failure of the field, returns false. */
 bool reader_fail(struct reader *, const char *key, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Whether the object has no fields but the `known` (NULL-ended); `what` names it in the message. */
+bool reader_only(struct reader *, const char *const *known, const char *what);
 /* A whole number, also where it is written as 3.0. */
 int64_t reader_int(struct reader *, const char *key, int64_t low, int64_t high, int64_t preset);
 double reader_number(struct reader *, const char *key, double low, double high, double preset);

@@ -111,11 +111,9 @@ failed:
     return NULL;
 }
 
-static void load(uv_work_t *work) {
-    struct runtime *rt = work->data;
-    const struct config *c = rt->config;
-    const struct engine_options options = {
-        .model_path = rt->model_path,
+struct engine_options runtime_engine_options(const struct config *c, const char *model_path) {
+    return (struct engine_options){
+        .model_path = model_path,
         .model_name = c->model.name,
         .backend = c->engine.backend,
         .isa = c->engine.isa,
@@ -125,9 +123,15 @@ static void load(uv_work_t *work) {
         .prefill_chunk = c->engine.prefill_chunk,
         .memory_bytes = (uint64_t)c->engine.memory_mb << 20,
         .kv_blocks = c->engine.kv_blocks,
-        .progress = rt->progress,
-        .progress_arg = rt->arg,
     };
+}
+
+static void load(uv_work_t *work) {
+    struct runtime *rt = work->data;
+    const struct config *c = rt->config;
+    struct engine_options options = runtime_engine_options(c, rt->model_path);
+    options.progress = rt->progress;
+    options.progress_arg = rt->arg;
     rt->engine = engine_open(&options, &rt->load_error);
     /* Before the engine has work of its own.  Without it /metrics says less: no reason to fail. */
     struct err why = {0};

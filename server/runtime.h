@@ -20,6 +20,9 @@
 
 struct runtime;
 
+/* What the settings say of the engine; borrows both. */
+struct engine_options runtime_engine_options(const struct config *, const char *model_path);
+
 /* Verifier and loop; no model yet. */
 struct runtime *runtime_open(const struct config *, struct err *e);
 
