@@ -2,6 +2,7 @@
  * CPU backend, for every filter; penalties, ties, log-probabilities; a draw is the same in any
  * slot. */
 #include "tests/cuda/cuda_test.h"
+#include "tests/kernels/sorted_filter.h"
 
 enum { N_VOCAB = 1003, CALL = 10000, CALLS = 10 };
 
@@ -11,12 +12,6 @@ static struct side open_side(const char *backend, int n_vocab) {
     struct side s = side_open(backend, "auto", false);
     side_reserve(&s, (struct kernels_step_shape){40, 64, 2, 64, n_vocab, 512});
     return s;
-}
-
-static void random_logits(uint64_t seed, float spread, float *out, int n) {
-    struct random r = {seed};
-    for (int i = 0; i < n; i++)
-        out[i] = spread * (random_float(&r) + random_float(&r) + random_float(&r));
 }
 
 static void draw_on(const struct side *s, const float *logits, int n_rows, int n_vocab,
@@ -34,43 +29,6 @@ static void draw_on(const struct side *s, const float *logits, int n_rows, int n
         free(after);
     }
     s->k->buffer_free(s->dev, v.buffer);
-}
-
-/* ---- the filters, sorted, in double ---- */
-
-struct entry {
-    int token;
-    double weight;
-};
-
-static int heavier(const void *a, const void *b) {
-    const struct entry *x = a, *y = b;
-    if (x->weight != y->weight) return x->weight < y->weight ? 1 : -1;
-    return x->token - y->token;
-}
-
-static void probabilities(const float *logits, int n, const struct kernels_draw *d, double *out) {
-    struct entry *all = calloc((size_t)n, sizeof *all);
-    double max = -INFINITY, total = 0, sum = 0;
-    for (int i = 0; i < n; i++)
-        max = fmax(max, (double)logits[i]);
-    for (int i = 0; i < n; i++) {
-        all[i] = (struct entry){i, exp(((double)logits[i] - max) / (double)d->temperature)};
-        out[i] = 0;
-    }
-    qsort(all, (size_t)n, sizeof *all, heavier);
-    int limit = d->top_k > 0 && d->top_k < n ? d->top_k : n;
-    for (int i = 0; i < limit; i++)
-        total += all[i].weight;
-    for (int i = 0; i < limit; i++) {
-        if (d->top_p < 1 && i && sum >= (double)d->top_p * total) break;
-        if (all[i].weight < (double)d->min_p) break;
-        out[all[i].token] = all[i].weight;
-        sum += all[i].weight;
-    }
-    for (int i = 0; i < n; i++)
-        out[i] /= sum;
-    free(all);
 }
 
 /* Chi-square of counts against probabilities, tokens expected less than ten times put together; the
@@ -141,7 +99,7 @@ START_TEST(distributions) {
                 ck_assert(fabsf(got[i].logprob - want[i].logprob) < 1e-4f);
         }
     }
-    probabilities(logits, N_VOCAB, &f, p);
+    sorted_filter(logits, N_VOCAB, &f, p);
     check_chi_square(counts, p, N_VOCAB, CALL * CALLS);
     /* Where a draw falls within rounding of a boundary, the backends may differ. */
     ck_assert_msg(differ <= CALL * CALLS / 1000, "%d of %d draws differ from the cpu's", differ,

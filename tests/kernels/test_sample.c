@@ -1,6 +1,6 @@
 /* Sampling: filters against a sorted reference, frequencies by chi-square, ties, penalties,
  * log-probabilities. */
-#include "tests/kernels/kernels_test.h"
+#include "tests/kernels/sorted_filter.h"
 
 enum { N_VOCAB = 1003 };
 
@@ -39,50 +39,6 @@ static struct kernels_drawn draw_one(struct fixture *f, struct kernels_draw d) {
     struct kernels_drawn out;
     draw_all(f, &all, &out);
     return out;
-}
-
-static void random_logits(uint64_t seed, float spread, float *out, int n) {
-    struct random r = {seed};
-    for (int i = 0; i < n; i++)
-        out[i] = spread * (random_float(&r) + random_float(&r) + random_float(&r));
-}
-
-/* ---- a plain reference: sort everything, in double ---- */
-
-struct entry {
-    int token;
-    double weight;
-};
-
-static int heavier(const void *a, const void *b) {
-    const struct entry *x = a, *y = b;
-    if (x->weight != y->weight) return x->weight < y->weight ? 1 : -1;
-    return x->token - y->token;
-}
-
-/* Probabilities of the tokens after the filters; 0: can't be drawn. */
-static void sorted_filter(const float *logits, int n, const struct kernels_draw *d, double *kept) {
-    struct entry *all = calloc((size_t)n, sizeof *all);
-    double max = -INFINITY, total = 0, sum = 0;
-    for (int i = 0; i < n; i++)
-        max = fmax(max, (double)logits[i]);
-    for (int i = 0; i < n; i++) {
-        all[i] = (struct entry){i, exp(((double)logits[i] - max) / (double)d->temperature)};
-        kept[i] = 0;
-    }
-    qsort(all, (size_t)n, sizeof *all, heavier);
-    int limit = d->top_k > 0 && d->top_k < n ? d->top_k : n;
-    for (int i = 0; i < limit; i++)
-        total += all[i].weight;
-    for (int i = 0; i < limit; i++) {
-        if (d->top_p < 1 && i && sum >= (double)d->top_p * total) break;
-        if (all[i].weight < (double)d->min_p) break;
-        kept[all[i].token] = all[i].weight;
-        sum += all[i].weight;
-    }
-    for (int i = 0; i < n; i++)
-        kept[i] /= sum;
-    free(all);
 }
 
 /* Every token of the reference's set is drawn at some time if it's likely enough, and none outside

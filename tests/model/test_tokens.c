@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/tokenizer.h"
+#include "tests/model/models.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -15,8 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const models[] = {"qwen2.5-coder-0.5b-instruct-q4_k_m",
-                                     "smollm2-135m-instruct-q4_1"};
+static const char *const models[] = {MODELS_QWEN, MODELS_SMOLLM2};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 struct file {
@@ -47,11 +47,7 @@ static bool map_file(const char *path, struct file *out) {
 
 static bool map_model(const char *name, struct file *out) {
     char path[4096];
-    snprintf(path, sizeof path, "models/%s.gguf", name);
-    if (map_file(path, out)) return true;
-    const char *dir = getenv("FIRSTPASS_MODELS");
-    if (!dir) return false;
-    snprintf(path, sizeof path, "%s/%s.gguf", dir, name);
+    models_path(path, sizeof path, name);
     return map_file(path, out);
 }
 
@@ -231,12 +227,10 @@ static Suite *tokens_suite(void) {
 
 int main(void) {
     for (int i = 0; i < N_MODELS; i++) {
+        if (!models_have(models[i])) return models_must() ? EXIT_FAILURE : 77;
         if (open_model(i)) continue;
-        printf("skipped: %s.gguf is neither in models/ nor in $FIRSTPASS_MODELS "
-               "(config/fetch-model brings it)\n",
-               models[i]);
-        const char *must = getenv("FIRSTPASS_MUST");
-        return must && strstr(must, "model") ? EXIT_FAILURE : 77;
+        printf("%s can't be mapped\n", models[i]);
+        return EXIT_FAILURE;
     }
     SRunner *runner = srunner_create(tokens_suite());
     srunner_run_all(runner, CK_NORMAL);
