@@ -45,6 +45,7 @@ struct config {
     struct {
         char *backend;
         char *isa;
+        char *weights;
         int threads;
         int context;
         int max_rows;

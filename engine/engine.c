@@ -92,10 +92,14 @@ static bool open_best(const struct kernels_options *o, struct opened *out, struc
     return out->kernels->device_open(o, &out->device, e);
 }
 
-static bool open_device(const struct engine_options *o, struct opened *out, struct err *e) {
+static bool open_device(const struct engine_options *o, int n_vocab, struct opened *out,
+                        struct err *e) {
     const char *backend = o->backend ? o->backend : "auto";
-    struct kernels_options options = {
-        .n_threads = o->threads, .isa = o->isa ? o->isa : "auto", .no_graphs = o->no_graphs};
+    struct kernels_options options = {.n_threads = o->threads,
+                                      .isa = o->isa ? o->isa : "auto",
+                                      .no_graphs = o->no_graphs,
+                                      .weights = o->weights,
+                                      .n_vocab = n_vocab};
     *out = (struct opened){0};
     if (!strcmp(backend, "auto")) return open_best(&options, out, e);
     out->kernels = kernels_backend(backend);
@@ -190,7 +194,7 @@ static bool load(struct engine *g, const struct engine_options *o, struct err *e
                        "%s: the vocabulary has %d tokens but the embedding table only %d rows",
                        o->model_path, tokenizer_n_vocab(g->tokenizer), g->model->shape.n_vocab);
     struct opened opened;
-    if (!open_device(o, &opened, e)) return false;
+    if (!open_device(o, g->model->shape.n_vocab, &opened, e)) return false;
     g->kernels = opened.kernels;
     g->device = opened.device;
     snprintf(g->chosen, sizeof g->chosen, "%s", opened.why);
@@ -486,7 +490,7 @@ void engine_describe(const struct engine *g, FILE *out) {
 bool engine_ceiling(const struct engine_options *o, struct engine_ceiling *out, struct err *e) {
     struct opened d;
     struct kernels_ceiling c = {0};
-    if (!open_device(o, &d, e)) return false;
+    if (!open_device(o, 0, &d, e)) return false;
     bool ok = !d.kernels->ceiling || d.kernels->ceiling(d.device, &c, e);
     d.kernels->device_close(d.device);
     *out = (struct engine_ceiling){.isa = c.isa,

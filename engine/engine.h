@@ -40,6 +40,7 @@ struct engine_options {
     int prefill_chunk;     /* prompt rows in one step at most */
     uint64_t memory_bytes; /* all buckets together; 0: from what the machine has free */
     int kv_blocks;         /* 0: what the memory plan leaves */
+    const char *weights;   /* NULL or "auto"; cuda: "bf16", "fp8" for the layers' matrices */
     bool no_sharing;       /* every candidate computes its own rows: for measures and tests */
     bool no_graphs;        /* cuda: each operation of each step is queued: likewise */
     void (*progress)(void *arg, const char *what, double share); /* NULL, or called while loading */

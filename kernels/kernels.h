@@ -47,6 +47,10 @@ struct kernels_options {
     int n_threads;   /* compute threads, the calling one included; 0: one for each core */
     const char *isa; /* "auto", or one of `isas`; asking for one this machine lacks is an error */
     bool no_graphs;  /* cuda: queue each operation of each step, for tests and measures */
+    const char *weights; /* NULL or "auto", or, for cuda alone, "bf16" or "fp8": what the layers'
+                            matrices become; asking for what a device lacks is an error */
+    int n_vocab; /* rows of the embedding table and the output layer, which stay bf16 where the
+                    others are fp8; 0: there are none */
 };
 
 /* The KV cache of all layers: for each layer, K and V of n_blocks blocks.

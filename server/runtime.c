@@ -117,6 +117,7 @@ struct engine_options runtime_engine_options(const struct config *c, const char 
         .model_name = c->model.name,
         .backend = c->engine.backend,
         .isa = c->engine.isa,
+        .weights = c->engine.weights,
         .threads = c->engine.threads,
         .context = c->engine.context,
         .max_rows = c->engine.max_rows,

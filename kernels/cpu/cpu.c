@@ -26,6 +26,11 @@ static bool device_open(const struct kernels_options *o, struct kernels_device *
                         struct err *e) {
     struct isa isa;
     if (!isa_choose(o->isa, &isa, e)) return false;
+    if (o->weights && strcmp(o->weights, "auto"))
+        return err_param(e, "engine.weights",
+                         "engine.weights is \"%s\", but the cpu backend packs weights as the file "
+                         "has them: use auto, or --backend cuda",
+                         o->weights);
     if (o->n_threads < 0 || o->n_threads > LIMIT_THREADS)
         return err_set(e, ERR_INPUT, "%d compute threads; 0 (one for each core) to %d can be had",
                        o->n_threads, LIMIT_THREADS);

@@ -1,10 +1,10 @@
 #include "kernels/cuda/cuda.h"
 
 #include "config/limits.h"
-#include "kernels/check.h"
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/forward.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +32,24 @@ static void device_close(struct kernels_device *dev) {
     free(dev);
 }
 
+/* fp8 products are there from compute capability 8.9 on. */
+static bool choose_weights(struct kernels_device *dev, const struct kernels_options *o,
+                           struct err *e) {
+    const char *wanted = o->weights ? o->weights : "auto";
+    const struct gpu_info *i = &dev->info;
+    dev->n_vocab = o->n_vocab;
+    dev->fp8 = !strcmp(wanted, "fp8");
+    if (!dev->fp8 && strcmp(wanted, "bf16") && strcmp(wanted, "auto"))
+        return err_param(e, "engine.weights",
+                         "the cuda backend has no weights \"%s\"; it has: auto, bf16, fp8", wanted);
+    if (dev->fp8 && 10 * i->major + i->minor < 89)
+        return err_param(e, "engine.weights",
+                         "engine.weights is fp8, which wants compute capability 8.9 (Ada, Hopper) "
+                         "or later; %s has %d.%d: use bf16",
+                         i->name, i->major, i->minor);
+    return true;
+}
+
 static bool device_open(const struct kernels_options *o, struct kernels_device **out,
                         struct err *e) {
     if (!knows(o->isa))
@@ -40,14 +58,16 @@ static bool device_open(const struct kernels_options *o, struct kernels_device *
                          o->isa);
     struct kernels_device *dev = err_alloc(1, sizeof *dev);
     bool invariant = !strcmp(o->isa, "invariant");
-    if (!gpu_open(&dev->gpu, &dev->info, e) || !(dev->gemm = gemm_open(dev->gpu, invariant, e))) {
+    if (!gpu_open(&dev->gpu, &dev->info, e) || !choose_weights(dev, o, e) ||
+        !(dev->gemm = gemm_open(dev->gpu, invariant, e))) {
         device_close(dev);
         return false;
     }
     dev->graphs = !o->no_graphs;
     snprintf(dev->description, sizeof dev->description,
-             "%s (compute capability %d.%d), bf16%s, products by %s%s", dev->info.name,
-             dev->info.major, dev->info.minor, invariant ? ", invariant" : "", gemm_name(dev->gemm),
+             "%s (compute capability %d.%d), %s%s, products by %s%s", dev->info.name,
+             dev->info.major, dev->info.minor, dev->fp8 ? "fp8 layers, the rest bf16" : "bf16",
+             invariant ? ", invariant" : "", gemm_name(dev->gemm),
              dev->graphs ? "" : ", no graphs");
     *out = dev;
     return true;
@@ -92,79 +112,6 @@ static bool download(struct kernels_device *dev, void *to, struct kernels_view f
     check_view(from, bytes);
     gpu_get(dev->gpu, to, state_pointer(from), bytes);
     return state_wait(dev, e);
-}
-
-/* ---- weights ---- */
-
-static size_t weight_size(int n_rows, int n_cols) {
-    return (size_t)n_rows * (size_t)n_cols * sizeof(uint16_t);
-}
-
-/* Rounds to nearest even; NaN stays one. */
-static uint16_t bf16(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (f != f) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/* Dequantises rows and sends them in pieces of about this size. */
-enum { PIECE_BYTES = 8 << 20 };
-
-static bool send_rows(struct kernels_device *dev, const struct kernels_weight *w,
-                      enum quant_type type, const uint8_t *from, struct err *e) {
-    size_t row_bytes = quant_row_bytes(type, (size_t)w->n_cols), cols = (size_t)w->n_cols;
-    int piece = (int)(PIECE_BYTES / (2 * cols)) + 1;
-    if (piece > w->n_rows) piece = w->n_rows;
-    float *row = err_alloc(cols, sizeof *row);
-    uint16_t *rows = err_alloc((size_t)piece * cols, sizeof *rows);
-    for (int first = 0; first < w->n_rows; first += piece) {
-        int n = w->n_rows - first < piece ? w->n_rows - first : piece;
-        for (int r = 0; r < n; r++) {
-            quant_decode(type, from + (size_t)(first + r) * row_bytes, cols, row);
-            for (size_t i = 0; i < cols; i++)
-                rows[(size_t)r * cols + i] = bf16(row[i]);
-        }
-        gpu_put(dev->gpu, w->data + (size_t)first * cols, rows, weight_size(n, w->n_cols));
-    }
-    bool ok = state_wait(dev, e);
-    free(row);
-    free(rows);
-    return ok;
-}
-
-static void weight_free(struct kernels_device *dev, struct kernels_weight *w) {
-    if (!w) return;
-    gpu_release(dev->gpu, w->data);
-    free(w);
-}
-
-static struct kernels_weight *weight_new(struct kernels_device *dev, enum quant_type type,
-                                         int n_rows, int n_cols, const void *data, struct err *e) {
-    if (!check_weight(type, n_rows, n_cols, e)) return NULL;
-    struct kernels_weight *w = err_alloc(1, sizeof *w);
-    *w = (struct kernels_weight){.n_rows = n_rows, .n_cols = n_cols};
-    w->data = gpu_alloc(dev->gpu, weight_size(n_rows, n_cols), "weights", e);
-    if (w->data && send_rows(dev, w, type, data, e)) return w;
-    weight_free(dev, w);
-    return NULL;
-}
-
-static size_t weight_bytes(const struct kernels_weight *w) {
-    return weight_size(w->n_rows, w->n_cols);
-}
-
-static size_t weight_bytes_needed(const struct kernels_device *dev, enum quant_type type,
-                                  int n_rows, int n_cols) {
-    (void)dev;
-    (void)type;
-    return weight_size(n_rows, n_cols);
-}
-
-static bool keeps_data(const struct kernels_device *dev, enum quant_type type) {
-    (void)dev;
-    (void)type;
-    return false;
 }
 
 /* ---- KV cache ---- */
@@ -225,11 +172,11 @@ static const struct kernels table = {
     .upload = upload,
     .download = download,
     .sync = state_wait,
-    .weight_new = weight_new,
-    .weight_free = weight_free,
-    .weight_bytes = weight_bytes,
-    .weight_bytes_needed = weight_bytes_needed,
-    .keeps_data = keeps_data,
+    .weight_new = weights_new,
+    .weight_free = weights_free,
+    .weight_bytes = weights_bytes,
+    .weight_bytes_needed = weights_bytes_needed,
+    .keeps_data = weights_keeps_data,
     .kv_bytes_per_block = kv_bytes_per_block,
     .kv_open = kv_open,
     .kv_close = kv_close,

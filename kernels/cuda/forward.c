@@ -3,6 +3,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/items.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/weights.h"
 
 #include <string.h>
 
@@ -193,9 +194,32 @@ static void check_rows(struct kernels_view v, int n_rows, int width) {
            (size_t)n_rows * (size_t)width * sizeof(float) > v.buffer->bytes - v.offset);
 }
 
-static struct launch_operand operand(struct kernels_view v, int n_rows, int width) {
+/* An operand that is to be written.  Its rows' fp8 scales lie in dev->scales until the next one is:
+ * a step's products read each operand before the next is made. */
+static struct launch_operand operand(struct kernels_device *dev, struct kernels_view v, int n_rows,
+                                     int width) {
     check_rows(v, n_rows, width);
-    return (struct launch_operand){.data = state_pointer(v), .width = width};
+    bool fp8 = dev->fp8 && width % WEIGHTS_FP8_MULTIPLE == 0;
+    BUG_ON(fp8 && n_rows > dev->reserved.n_rows);
+    dev->scaled = fp8 ? state_pointer(v) : NULL;
+    return (struct launch_operand){
+        .data = state_pointer(v), .scales = fp8 ? dev->scales : NULL, .width = width};
+}
+
+/* The rows that a product reads, on the side of the operand that its weights are of. */
+static void read_operand(const struct kernels_device *dev, const struct kernels_weight *w,
+                         struct kernels_view v, struct gemm_call *c) {
+    const uint8_t *x = state_pointer(v);
+    size_t row = 4 * (size_t)w->n_cols;
+    c->w = w->data;
+    c->w_scales = w->scales;
+    c->x = x;
+    c->x_stride = 2 * w->n_cols;
+    if (!w->scales) return;
+    BUG_ON(!dev->scaled || x < dev->scaled || (size_t)(x - dev->scaled) % row);
+    c->x = x + 2 * (size_t)w->n_cols;
+    c->x_stride = 4 * w->n_cols;
+    c->x_scales = dev->scales + (size_t)(x - dev->scaled) / row;
 }
 
 /* How many rows the grid of an operation over n_rows has, and where the device counts them; NULL:
@@ -220,10 +244,11 @@ void forward_embed(struct kernels_device *dev, const struct kernels_weight *tabl
     const struct kernels_batch *b = dev->now;
     for (int r = 0; r < b->n_rows; r++)
         BUG_ON(b->tokens[r] < 0 || b->tokens[r] >= table->n_rows);
+    BUG_ON(table->scales != NULL);
     check_rows(out, dev->grid.rows, table->n_cols);
     state_count(dev, KERNELS_OP_EMBED, 6.0 * b->n_rows * table->n_cols, 0);
     if (!runs(dev, KERNELS_OP_EMBED, table, state_pointer(out), table->n_cols)) return;
-    struct launch_embed a = {.table = table->data,
+    struct launch_embed a = {.table = (const uint16_t *)(const void *)table->data,
                              .out = state_pointer(out),
                              .d = table->n_cols,
                              .rows = dev->grid.rows,
@@ -239,13 +264,14 @@ void forward_rms_norm(struct kernels_device *dev, struct kernels_view x, struct 
     check_rows(x, rows, d);
     check_rows(weight, 1, d);
     state_count(dev, KERNELS_OP_NORM, 6.0 * n_rows * d, 2.0 * n_rows * d);
+    struct launch_operand to = operand(dev, out, rows, d);
     if (!runs(dev, KERNELS_OP_NORM, state_pointer(x), state_pointer(out), d)) return;
     struct launch_norm a = {.x = state_pointer(x),
                             .weight = state_pointer(weight),
                             .eps = eps,
                             .rows = rows,
                             .n_rows = live,
-                            .out = operand(out, rows, d)};
+                            .out = to};
     launch_norm(gpu_stream(dev->gpu), &a);
 }
 
@@ -255,11 +281,10 @@ void forward_swiglu(struct kernels_device *dev, struct kernels_view gate_up, int
     int rows = rows_of(dev, n_rows, &live);
     check_rows(gate_up, rows, 2 * d);
     state_count(dev, KERNELS_OP_SWIGLU, 10.0 * n_rows * d, (double)n_rows * d);
+    struct launch_operand to = operand(dev, out, rows, d);
     if (!runs(dev, KERNELS_OP_SWIGLU, state_pointer(gate_up), state_pointer(out), d)) return;
-    struct launch_swiglu a = {.gate_up = state_pointer(gate_up),
-                              .rows = rows,
-                              .n_rows = live,
-                              .out = operand(out, rows, d)};
+    struct launch_swiglu a = {
+        .gate_up = state_pointer(gate_up), .rows = rows, .n_rows = live, .out = to};
     launch_swiglu(gpu_stream(dev->gpu), &a);
 }
 
@@ -285,8 +310,8 @@ static void multiply(struct kernels_device *dev, const struct gemm_call *c) {
 
 static void count_product(struct kernels_device *dev, enum kernels_op op,
                           const struct kernels_weight *w, double n) {
-    double weights = (double)w->n_rows * w->n_cols;
-    state_count(dev, op, 2 * weights + n * (2.0 * w->n_cols + 4.0 * w->n_rows), n * weights);
+    double weights = (double)w->n_rows * w->n_cols, size = w->scales ? 1 : 2;
+    state_count(dev, op, size * weights + n * (size * w->n_cols + 4.0 * w->n_rows), n * weights);
 }
 
 void forward_matmul(struct kernels_device *dev, const struct kernels_weight *w,
@@ -302,16 +327,14 @@ void forward_matmul(struct kernels_device *dev, const struct kernels_weight *w,
         w->n_rows);
     count_product(dev, KERNELS_OP_MATMUL, w, n_rows);
     if (!runs(dev, KERNELS_OP_MATMUL, w, state_pointer(y), y_stride)) return;
-    struct gemm_call c = {.w = w->data,
-                          .n_out = w->n_rows,
+    struct gemm_call c = {.n_out = w->n_rows,
                           .n_in = w->n_cols,
-                          .x = state_pointer(x),
                           .n_rows = rows,
-                          .x_stride = 2 * w->n_cols,
                           .bias = bias.buffer ? state_pointer(bias) : NULL,
                           .add = add,
                           .y = state_pointer(y),
                           .y_stride = y_stride};
+    read_operand(dev, w, x, &c);
     multiply(dev, &c);
 }
 
@@ -321,14 +344,12 @@ void forward_output(struct kernels_device *dev, const struct kernels_weight *w,
     check_rows(x, n, w->n_cols);
     check_rows(logits, n, w->n_rows);
     count_product(dev, KERNELS_OP_OUTPUT, w, n);
-    struct gemm_call c = {.w = w->data,
-                          .n_out = w->n_rows,
+    struct gemm_call c = {.n_out = w->n_rows,
                           .n_in = w->n_cols,
-                          .x = state_pointer(x),
                           .n_rows = n,
-                          .x_stride = 2 * w->n_cols,
                           .y = state_pointer(logits),
                           .y_stride = w->n_rows};
+    read_operand(dev, w, x, &c);
     multiply(dev, &c);
 }
 
@@ -403,6 +424,7 @@ void forward_attention(struct kernels_device *dev, int layer, struct kernels_vie
                        int n_heads, float scale, struct kernels_view out) {
     BUG_ON(n_heads != dev->reserved.n_heads);
     count_attention(dev, n_heads);
+    struct launch_operand to = operand(dev, out, dev->grid.rows, n_heads * dev->kv_shape.head_dim);
     if (!runs(dev, KERNELS_OP_ATTENTION, state_pointer(q), state_pointer(out), layer)) return;
     void *stream = gpu_stream(dev->gpu);
     struct launch_attention a = {.q = state_pointer(q),
@@ -428,6 +450,6 @@ void forward_attention(struct kernels_device *dev, int layer, struct kernels_vie
                              .rows = dev->grid.rows,
                              .n_rows = &dev->batch.counts->n_rows,
                              .positions = dev->batch.positions,
-                             .out = operand(out, dev->grid.rows, n_heads * dev->kv_shape.head_dim)};
+                             .out = to};
     launch_merge(stream, &m);
 }

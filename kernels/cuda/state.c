@@ -67,6 +67,7 @@ static void lay_out_work(struct kernels_device *dev, struct state_area *a) {
     dev->stats = place(a, 2 * slots, sizeof(float));
     dev->turns = place(a, rows * d, sizeof(float));
     dev->sums = place(a, rows, sizeof(float));
+    dev->scales = place(a, rows, sizeof(float));
     dev->inv_freq = place(a, d, sizeof(float));
 }
 

@@ -13,7 +13,8 @@ struct kernels_buffer {
 };
 
 struct kernels_weight {
-    uint16_t *data; /* owned device memory: bf16 [n_rows][n_cols] */
+    uint8_t *data; /* owned device memory: [n_rows][n_cols] bf16, or fp8 E4M3 where scales */
+    float *scales; /* in the same memory: [n_rows]; NULL: bf16 */
     int n_rows, n_cols;
 };
 
@@ -39,6 +40,8 @@ struct kernels_device {
     struct gemm *gemm; /* owned */
     struct gpu_info info;
     char description[256];
+    bool fp8;    /* matrices that can be are fp8, and operands have an fp8 side */
+    int n_vocab; /* rows of those that stay bf16 */
     struct kernels_profile profile;
     struct err error; /* of the backend itself, sticky; kind ERR_NONE while all is well */
 
@@ -58,6 +61,8 @@ struct kernels_device {
     struct state_area results; /* what it brings back */
     struct launch_batch batch; /* pointers into `step` */
     float *stats, *states, *turns, *sums, *inv_freq;
+    float *scales;         /* of the operand last written, a row each; used where fp8 */
+    const uint8_t *scaled; /* that operand's first row */
     const struct kernels_rope *rope_loaded; /* whose inv_freq is on the device */
     int max_tiles, max_warps, max_tables, max_changes;
 

@@ -28,13 +28,21 @@ struct gpu {
 };
 
 static size_t memory_bytes = (size_t)1 << 30;
+static int capability_major = 9, capability_minor = 0;
 
 void gpu_host_memory(size_t bytes) { memory_bytes = bytes; }
 
+void gpu_host_capability(int major, int minor) {
+    capability_major = major;
+    capability_minor = minor;
+}
+
 bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
     (void)e;
-    *info =
-        (struct gpu_info){.major = 9, .minor = 0, .n_processors = 132, .shared_bytes = 227 * 1024};
+    *info = (struct gpu_info){.major = capability_major,
+                              .minor = capability_minor,
+                              .n_processors = 132,
+                              .shared_bytes = 227 * 1024};
     snprintf(info->name, sizeof info->name, "emulated on the host");
     *out = err_alloc(1, sizeof **out);
     return true;

@@ -16,6 +16,8 @@ void gpu_host_launch(void *stream, const char *name, struct emulate_dim grid,
                      void *arg, void (*drop)(void *arg));
 /* Bytes of memory that devices have from now on. */
 void gpu_host_memory(size_t bytes);
+/* Compute capability of devices from now on; 9.0 until then. */
+void gpu_host_capability(int major, int minor);
 /* The device fails, as after an illegal access. */
 void gpu_host_fail(void *stream);
 

@@ -18,13 +18,16 @@ struct side {
     bool bf16;
 };
 
-static inline struct side side_open(const char *backend, const char *isa, bool graphs) {
+static inline struct side side_open_as(const char *backend, const struct kernels_options *o) {
     struct side s = {.k = kernels_backend(backend), .bf16 = !strcmp(backend, "cuda")};
     struct err e = {0};
-    struct kernels_options o = {.n_threads = 1, .isa = isa, .no_graphs = !graphs};
     ck_assert(s.k != NULL);
-    ck_assert_msg(s.k->device_open(&o, &s.dev, &e), "%s", e.message);
+    ck_assert_msg(s.k->device_open(o, &s.dev, &e), "%s", e.message);
     return s;
+}
+static inline struct side side_open(const char *backend, const char *isa, bool graphs) {
+    return side_open_as(
+        backend, &(struct kernels_options){.n_threads = 1, .isa = isa, .no_graphs = !graphs});
 }
 static inline struct side side_cuda(void) { return side_open("cuda", "auto", false); }
 static inline struct side side_reference(void) { return side_open("cpu", "reference", false); }

@@ -1,0 +1,131 @@
+#include "kernels/cuda/weights.h"
+
+#include "kernels/check.h"
+#include "kernels/cuda/state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PIECE_BYTES = 8 << 20, /* rows are rounded and sent in pieces of about this size */
+    ALIGN = 256,           /* of the scales behind the elements */
+};
+
+/* ---- rounding, to nearest, ties to even ---- */
+
+static uint16_t bf16_from_f32(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (f != f) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* |f| <= 448, or NaN.  Below 2^-6 in steps of 2^-9, above with 3 bits of mantissa. */
+static uint8_t fp8_from_f32(float f) {
+    float size = fabsf(f);
+    uint8_t sign = signbit(f) ? 0x80 : 0;
+    if (f != f) return 0x7f;
+    if (size < 0x1p-6f) return (uint8_t)(sign | (int)rintf(size * 0x1p9f));
+    int exponent;
+    float mantissa = rintf(frexpf(size, &exponent) * 16); /* 8 … 16 */
+    return (uint8_t)(sign | (((exponent + 6) << 3) + (int)mantissa - 8));
+}
+
+/* The scale of a row, and its elements divided by it.  A scale of 1 where the row is nothing or not
+ * finite, as the kernels have it. */
+static float round_to_fp8(const float *row, size_t n, uint8_t *out) {
+    float top = 0;
+    for (size_t i = 0; i < n; i++)
+        top = fmaxf(top, fabsf(row[i]));
+    float scale = top > 0 && isfinite(top) ? top / 448.0f : 1.0f, inverse = 1.0f / scale;
+    for (size_t i = 0; i < n; i++)
+        out[i] = fp8_from_f32(fminf(fmaxf(row[i] * inverse, -448.0f), 448.0f));
+    return scale;
+}
+
+/* ---- sizes ---- */
+
+static bool is_fp8(const struct kernels_device *dev, int n_rows, int n_cols) {
+    return dev->fp8 && n_rows != dev->n_vocab && n_rows % WEIGHTS_FP8_MULTIPLE == 0 &&
+           n_cols % WEIGHTS_FP8_MULTIPLE == 0;
+}
+
+static size_t elements_bytes(int n_rows, int n_cols, bool fp8) {
+    size_t n = (size_t)n_rows * (size_t)n_cols;
+    return fp8 ? (n + ALIGN - 1) / ALIGN * ALIGN : n * sizeof(uint16_t);
+}
+
+static size_t all_bytes(int n_rows, int n_cols, bool fp8) {
+    return elements_bytes(n_rows, n_cols, fp8) + (fp8 ? (size_t)n_rows * sizeof(float) : 0);
+}
+
+size_t weights_bytes(const struct kernels_weight *w) {
+    return all_bytes(w->n_rows, w->n_cols, w->scales != NULL);
+}
+
+size_t weights_bytes_needed(const struct kernels_device *dev, enum quant_type type, int n_rows,
+                            int n_cols) {
+    (void)type;
+    return all_bytes(n_rows, n_cols, is_fp8(dev, n_rows, n_cols));
+}
+
+bool weights_keeps_data(const struct kernels_device *dev, enum quant_type type) {
+    (void)dev;
+    (void)type;
+    return false;
+}
+
+/* ---- matrices ---- */
+
+static bool send_rows(struct kernels_device *dev, const struct kernels_weight *w,
+                      enum quant_type type, const uint8_t *from, struct err *e) {
+    size_t row_bytes = quant_row_bytes(type, (size_t)w->n_cols), cols = (size_t)w->n_cols;
+    size_t out_bytes = cols * (w->scales ? 1 : sizeof(uint16_t));
+    int piece = (int)(PIECE_BYTES / out_bytes) + 1;
+    if (piece > w->n_rows) piece = w->n_rows;
+    float *row = err_alloc(cols, sizeof *row), *scales = err_alloc((size_t)piece, sizeof *scales);
+    uint8_t *rows = err_alloc((size_t)piece, out_bytes);
+    for (int first = 0; first < w->n_rows; first += piece) {
+        int n = w->n_rows - first < piece ? w->n_rows - first : piece;
+        for (int r = 0; r < n; r++) {
+            uint8_t *out = rows + (size_t)r * out_bytes;
+            quant_decode(type, from + (size_t)(first + r) * row_bytes, cols, row);
+            if (w->scales) {
+                scales[r] = round_to_fp8(row, cols, out);
+                continue;
+            }
+            for (size_t i = 0; i < cols; i++) {
+                uint16_t element = bf16_from_f32(row[i]);
+                memcpy(out + i * sizeof element, &element, sizeof element);
+            }
+        }
+        gpu_put(dev->gpu, w->data + (size_t)first * out_bytes, rows, (size_t)n * out_bytes);
+        if (w->scales) gpu_put(dev->gpu, w->scales + first, scales, (size_t)n * sizeof *scales);
+    }
+    bool ok = state_wait(dev, e);
+    free(row);
+    free(scales);
+    free(rows);
+    return ok;
+}
+
+struct kernels_weight *weights_new(struct kernels_device *dev, enum quant_type type, int n_rows,
+                                   int n_cols, const void *data, struct err *e) {
+    if (!check_weight(type, n_rows, n_cols, e)) return NULL;
+    bool fp8 = is_fp8(dev, n_rows, n_cols);
+    struct kernels_weight *w = err_alloc(1, sizeof *w);
+    *w = (struct kernels_weight){.n_rows = n_rows, .n_cols = n_cols};
+    w->data = gpu_alloc(dev->gpu, all_bytes(n_rows, n_cols, fp8), "weights", e);
+    if (fp8 && w->data)
+        w->scales = (float *)(void *)(w->data + elements_bytes(n_rows, n_cols, true));
+    if (w->data && send_rows(dev, w, type, data, e)) return w;
+    weights_free(dev, w);
+    return NULL;
+}
+
+void weights_free(struct kernels_device *dev, struct kernels_weight *w) {
+    if (!w) return;
+    gpu_release(dev->gpu, w->data);
+    free(w);
+}
