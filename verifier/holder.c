@@ -44,7 +44,7 @@ static void on_report(void *arg) {
     } else if (report.kind == WIRE_PREPARED) {
         h->forker = process_forker_open(h->set, h->control, NULL, on_lost, h);
         h->control = -1;
-        h->repeatable = report.passed > 0;
+        h->repeatable = report.again;
         move(h, HOLDER_READY, report.text);
     } else {
         move(h, report.kind == WIRE_MISSING ? HOLDER_MISSING : HOLDER_REFUSED, report.text);

@@ -232,16 +232,14 @@ static void end_run(struct job *j) {
 
 /* ---- events of a run ---- */
 
-/* B waits for the next candidate where it may judge another one; what it counted of a candidate
- * that broke off, or with its own memory at the limit, it takes to its grave. */
+/* B waits for the next candidate where it says so: then nothing of this one is left in it. */
 static void keep_or_end_b(struct job *j) {
     if (has_ended(j->b) || !j->b_repeatable) return;
-    const struct report *r = j->reported;
-    bool whole = r && (r->kind == WIRE_PASSED || r->kind == WIRE_NOT_PASSED) && !r->limit[0];
-    if (!whole || j->b->killed) {
+    if (!j->reported || j->b->killed) {
         process_kill(j->b);
         return;
     }
+    if (!j->reported->again) return; /* it ends by itself */
     double cpu_s, starved_s;
     process_time(j->b, &cpu_s, &starved_s);
     j->b_cpu_s = cpu_s - j->b->cpu_before_s;

@@ -40,6 +40,7 @@ enum report_status report_receive(int fd, const unsigned char nonce[WIRE_NONCE],
     out->kind = (enum wire_report_kind)r->kind;
     out->passed = (int)r->passed;
     out->total = (int)r->total;
+    out->again = r->again != 0;
     memcpy(out->limit, r->limit, sizeof out->limit);
     out->limit[sizeof out->limit - 1] = 0;
     memcpy(out->text, r->text, r->text_len);

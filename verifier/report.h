@@ -16,6 +16,7 @@ enum report_status {
 struct report {
     enum wire_report_kind kind;
     int passed, total;
+    bool again;
     char limit[16];
     char text[WIRE_REPORT_TEXT + 1];         /* NUL-terminated */
     char feedback[WIRE_REPORT_FEEDBACK + 1]; /* NUL-terminated; "": none */

@@ -82,6 +82,7 @@ enum wire_report_kind {
 struct wire_report {
     uint32_t kind;
     uint32_t passed, total; /* executed assertions */
+    uint32_t again;         /* not 0: B waits for another candidate; of T: its B's may */
     uint32_t text_len, feedback_len;
     unsigned char nonce[WIRE_NONCE];
     char limit[16]; /* name of the limit that an error speaks of, or "" */

@@ -182,6 +182,27 @@ static const char *const remembering[] = {
     "before'\nb['seen'] = 1\nassert f(1) == 4\n",
     "import heapq, functools\ndef g(*a): return 9\nassert heapq.merge(1) != 9, 'seen before'\n"
     "functools.update_wrapper(heapq.merge, g, assigned=('__code__',))\nassert f(1) == 4\n",
+    /* what they forgot to import is given to them */
+    "assert 'seen' not in os.environ, 'seen before'\nos.environ['seen'] = '1'\nassert f(1) == 4\n",
+    "assert sys.getrecursionlimit() != 900, 'seen before'\nsys.setrecursionlimit(900)\nassert f(1) "
+    "== 4\n",
+    "assert decimal.getcontext().prec == 28, 'seen "
+    "before'\ndecimal.setcontext(decimal.Context(prec=9))\nassert f(1) == 4\n",
+    "assert gc.isenabled(), 'seen before'\ngc.disable()\nassert f(1) == 4\n",
+    /* modules by other names, and out of others */
+    "import re as r\nassert 'seen' not in r.enum.sys.modules, 'seen "
+    "before'\nr.enum.sys.modules['seen'] = r\nassert f(1) == 4\n",
+    "import random\nr = random\nassert 'seen' not in r._os.environ, 'seen "
+    "before'\nr._os.environ['seen'] = '1'\nassert f(1) == 4\n",
+    "import string, heapq\ng = string.Formatter().get_field('0.__globals__', (heapq.merge,), "
+    "{})[0]\nassert 'seen' not in g, 'seen before'\ng['seen'] = 1\nassert f(1) == 4\n",
+    "import typing, fractions\nassert not isinstance(fractions.Fraction(1), typing.Sized), 'seen "
+    "before'\ntyping.Sized.register(fractions.Fraction)\nassert f(1) == 4\n",
+    /* a generator's end, when it is collected: in the next one's run */
+    "def g():\n    try:\n        yield f(1)\n    finally:\n        f(1)\nkept = [g()]\n"
+    "kept.append(kept)\nassert next(kept[0]) == 4\n",
+    "seen = []\nseen.append(seen)\nseen.append(lambda: seen)\nassert f(1) == 4\nassert len(seen) "
+    "== 2\n",
 };
 
 START_TEST(test_runs_know_nothing_of_each_other) {
@@ -197,6 +218,48 @@ START_TEST(test_runs_know_nothing_of_each_other) {
     rig_submit(&rig, codes, N);
     for (int i = 0; i < N; i++)
         ck_assert_msg(rig.outcomes[i].kind == (i % 4 ? VERDICT_PASSED : VERDICT_FAILED), "%s%s: %s",
+                      codes[i], verdict_name(rig.outcomes[i].kind), rig.outcomes[i].error);
+    verifier_tests_close(rig.tests);
+}
+END_TEST
+
+/* Candidates after one that would leave something in the tests' process. */
+static const struct {
+    const char *tests, *first, *second; /* the first fails */
+} leaving[] = {
+    /* a value of its own as the key of a cache, whose handle is another's number in the next */
+    {"import re\nf(0)\nassert re.compile(f(1)).pattern.tag() == 4\n",
+     "class S(str):\n    def tag(self): return 5\ndef f(x): return S('a') if x else None\n",
+     "class S(str):\n    def tag(self): return 4 if self == 'a' else 6\n"
+     "def f(x): return S('a') if x else S('b')\n"},
+    /* room */
+    {"def g(): pass\ngot = f(20)\nassert len(got) == 20\n",
+     "def f(x): return [str(i) * 9 for i in range(500000)]\n",
+     "def f(x): return ['x' * 1500000 + str(i) for i in range(x)]\n"},
+    /* a class of errors by a name of its own */
+    {"try:\n    f(1)\nexcept ValueError as error:\n    assert 'four' in str(error)\n",
+     "class ValueError(ValueError): pass\ndef f(x): raise ValueError('five')\n",
+     "def f(x): raise ValueError('four')\n"},
+    /* functions of the tests, kept by the candidate and called at odd times */
+    {"n = [0]\ndef g(): n[0] += 1\nf(g)\nassert f(n) == 4\n",
+     "def f(x):\n    if callable(x):\n        for _ in range(9): x()\n    return 5\n",
+     "def f(x): return 4 if callable(x) or x == [0] else x\n"},
+};
+
+START_TEST(test_a_candidate_leaves_nothing) {
+    enum { PAIRS = 8 };
+    static char texts[2 * PAIRS][400];
+    const char *codes[2 * PAIRS];
+    struct verifier_spec spec = spec_of(leaving[_i].tests);
+    ck_assert_msg(rig_open_tests(&rig, &spec), "%s", rig.refused.message);
+    for (int i = 0; i < 2 * PAIRS; i++) {
+        snprintf(texts[i], sizeof texts[i], "%s# %d\n",
+                 i % 2 ? leaving[_i].second : leaving[_i].first, i);
+        codes[i] = texts[i];
+    }
+    rig_submit(&rig, codes, 2 * PAIRS);
+    for (int i = 0; i < 2 * PAIRS; i++)
+        ck_assert_msg(rig.outcomes[i].kind == (i % 2 ? VERDICT_PASSED : VERDICT_FAILED), "%s%s: %s",
                       codes[i], verdict_name(rig.outcomes[i].kind), rig.outcomes[i].error);
     verifier_tests_close(rig.tests);
 }
@@ -289,6 +352,8 @@ int main(void) {
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, test_runs_know_nothing_of_each_other, 0,
                         (int)(sizeof remembering / sizeof remembering[0]));
+    tcase_add_loop_test(tc, test_a_candidate_leaves_nothing, 0,
+                        (int)(sizeof leaving / sizeof leaving[0]));
     tcase_add_test(tc, test_a_timeout_beside_others_is_run_again);
     tcase_add_test(tc, test_a_flood_slows_itself_only);
     suite_add_tcase(suite, tc);

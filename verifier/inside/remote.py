@@ -86,6 +86,7 @@ class Channel:
         self.exceptions = {}  # name -> stand-in for a class of the candidate's
         self.faults = {}  # id(exception) -> Fault
         self.watched = False  # the tests look at what the candidate prints: it goes to their own sys.stdout
+        self.met_objects = False  # of the candidate's, whose proxies ask it by way of this channel
         self.end = None  # the Gone or Tampered that ended it: it stays ended
 
     # ---- values ----
@@ -133,6 +134,7 @@ class Channel:
 
     def make(self, first, second):
         if type(first) is int:
+            self.met_objects = True
             if first not in self.proxies:
                 self.proxies[first] = Proxy(self, first)
             return self.proxies[first]
@@ -148,6 +150,7 @@ class Channel:
             number, base = second
             if type(number) is not int or type(base) not in HELD:
                 raise ValueError("malformed held value")
+            self.met_objects = True
             return hold(self, number, base)
         if first == "coroutine" and type(second) is int:
             return awaited(self, self.make(second, None))
@@ -162,6 +165,10 @@ class Channel:
     def stop(self, end):
         self.end = end
         return end
+
+    def close(self):
+        """The descriptor leads to another candidate from now on, which none of this one's proxies may speak to."""
+        self.end = self.end or Gone()
 
     # ---- requests ----
 

@@ -279,13 +279,13 @@ PyObject *serve_again(PyObject *self, PyObject *args) {
 
 PyObject *serve_report(PyObject *self, PyObject *args) {
     (void)self;
-    int fd, kind, passed, total;
+    int fd, kind, passed, total, again;
     struct {
         PyObject *object;
         const char *data;
         size_t len;
     } nonce, limit, text, feedback;
-    if (!PyArg_ParseTuple(args, "iiOiiOOO", &fd, &kind, &nonce.object, &passed, &total,
+    if (!PyArg_ParseTuple(args, "iiOiiiOOO", &fd, &kind, &nonce.object, &passed, &total, &again,
                           &limit.object, &text.object, &feedback.object) ||
         !module_bytes(nonce.object, &nonce.data, &nonce.len) ||
         !module_bytes(limit.object, &limit.data, &limit.len) ||
@@ -300,6 +300,7 @@ PyObject *serve_report(PyObject *self, PyObject *args) {
     report->kind = (uint32_t)kind;
     report->passed = (uint32_t)passed;
     report->total = (uint32_t)total;
+    report->again = (uint32_t)again;
     report->text_len = (uint32_t)text.len;
     report->feedback_len = (uint32_t)feedback.len;
     if (nonce.len == WIRE_NONCE) memcpy(report->nonce, nonce.data, WIRE_NONCE);

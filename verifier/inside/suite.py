@@ -4,6 +4,7 @@ B alone holds the tests' text, the nonce and the report.  Of the candidate it se
 
 import ast
 import builtins
+import gc
 import importlib
 import json
 import os
@@ -37,7 +38,7 @@ class Statements:
         if not scope.names and not scope.uses_solution:
             raise source.Unusable("the tests call nothing that the code would define; give entry_point")
         self.known = scope.known()
-        self.repeatable = not scope.uses_solution and traceless.leaves_nothing(tree, prompt)
+        self.repeatable = not scope.uses_solution and traceless.leaves_nothing(scope.library.values(), tree, prompt)
         rewriter = source.Rewriter(spec["tests"], spec["score"])
         tree = rewriter.visit(tree)
         self.asserts = rewriter.asserts
@@ -82,6 +83,8 @@ class Statements:
                 space["check"](space[self.scope.entry])
         except Exception as error:
             counting.on_escaped(error)
+        finally:
+            space.clear()  # its functions hold it: what it holds would stay until the next collection
 
 
 class Counting:
@@ -243,15 +246,15 @@ def outcome_of(suite, link, told):
 def run_tests(suite, job):
     kind, report, nonce, memory, seed, cpu, _, fds = job
     inside.enter(kind, memory, cpu, fds[0], report, -1, -1, -1)
-    run_once(suite, nonce, seed)
-    while getattr(suite, "repeatable", False):
+    traces = traceless.Traces() if getattr(suite, "repeatable", False) else None
+    given = nonce, seed
+    while given is not None and run_once(suite, traces, *given):
+        gc.collect()  # what hangs together in circles, before the next candidate's time runs
         given = inside.again(CALL_SOCKET, REPORT)
-        if given is None:
-            break
-        run_once(suite, *given)
 
 
-def run_once(suite, nonce, seed):
+def run_once(suite, traces, nonce, seed):
+    """True where another candidate may be judged in this process."""
     random.seed(seed)
     link = remote.Channel()
     told = results.Results(link, suite.feedback)
@@ -260,8 +263,11 @@ def run_once(suite, nonce, seed):
         feedback = told.json()
     except MemoryError:
         outcome, text, limit, feedback = FAILED, "MemoryError in the tests' process", "memory", b""
+    again = traces is not None and outcome in (PASSED, FAILED) and not limit and traces.has_none(link)
     text = text.encode("utf-8", "backslashreplace")
-    inside.report(REPORT, outcome, nonce, told.passed, told.total, limit.encode(), text, feedback)
+    inside.report(REPORT, outcome, nonce, told.passed, told.total, again, limit.encode(), text, feedback)
+    link.close()
+    return again
 
 
 # ---- in T ----
@@ -294,8 +300,8 @@ def run(job):
     inside.limit(memory, 0)
     os.dup2(1, 2)  # /dev/null: what its compiler says about the tests has no end and no reader
 
-    def tell(kind, text, repeatable=0):
-        inside.report(report, kind, nonce, repeatable, repeatable, b"", text.encode("utf-8", "backslashreplace"), b"")
+    def tell(kind, text, repeatable=False):
+        inside.report(report, kind, nonce, 0, 0, repeatable, b"", text.encode("utf-8", "backslashreplace"), b"")
 
     try:
         suite = prepare(spec_fd)
@@ -305,8 +311,9 @@ def run(job):
     except MemoryError:
         tell(REFUSED, "the tests need too much memory to compile")
         return
-    tell(PREPARED, "\n".join(suite.known), int(getattr(suite, "repeatable", False)))
+    tell(PREPARED, "\n".join(suite.known), getattr(suite, "repeatable", False))
     os.close(report)
+    gc.freeze()  # B's collections pass over what they share with it
 
     def handle(child):
         return run_tests(suite, child)

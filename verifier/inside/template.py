@@ -69,12 +69,12 @@ def render(template, job):
         text = template.render(**json.loads(source)).encode("utf-8", "surrogatepass")
     except BaseException as error:  # noqa: B036, the template may raise anything
         text = explain(error).encode("utf-8", "backslashreplace")
-        inside.report(REPORT, REFUSED, nonce, 0, 0, b"", text, b"")
+        inside.report(REPORT, REFUSED, nonce, 0, 0, False, b"", text, b"")
         return
     at = 0
     while at < len(text):
         at += os.write(OUTPUT, text[at : at + 65536])
-    inside.report(REPORT, PASSED, nonce, 0, 0, b"", b"", b"")
+    inside.report(REPORT, PASSED, nonce, 0, 0, False, b"", b"", b"")
 
 
 def run(job):
@@ -90,13 +90,13 @@ def run(job):
         template = make_environment().from_string(source)
     except ImportError as error:
         text = "chat templates need the Python package jinja2 (Debian: python3-jinja2): %s" % error
-        inside.report(report, MISSING, nonce, 0, 0, b"", text.encode(), b"")
+        inside.report(report, MISSING, nonce, 0, 0, False, b"", text.encode(), b"")
         return
     except Exception as error:
         text = explain(error).encode("utf-8", "backslashreplace")
-        inside.report(report, REFUSED, nonce, 0, 0, b"", text, b"")
+        inside.report(report, REFUSED, nonce, 0, 0, False, b"", text, b"")
         return
-    inside.report(report, PREPARED, nonce, 0, 0, b"", b"", b"")
+    inside.report(report, PREPARED, nonce, 0, 0, False, b"", b"", b"")
     os.close(report)
 
     def handle(child):
