@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the hand-made seeds of corpus/fuzz_gguf and corpus/fuzz_tokenizer: what random bytes would not find.
+"""Writes the hand-made seeds of corpus/fuzz_gguf, fuzz_safetensors and fuzz_tokenizer: what random bytes would not find.
 
 A fuzzer's own finds are added beside them by hand, after `-merge=1`.
 """
+import json
 import os
 import struct
 
@@ -113,8 +114,38 @@ def text_seeds():
     yield "not_utf8", b"\0a\xff\xc0\xaf\xed\xa0\x80\xf4\x90\x80\x80\xf0\x9f\xf0\x9f\x98\x80"
 
 
+def safetensors(header, data_bytes, length=None):
+    raw = header.encode() if isinstance(header, str) else json.dumps(header).encode()
+    return u64(len(raw) if length is None else length) + raw + bytes(i % 256 for i in range(data_bytes))
+
+
+def entry(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def safetensors_seeds():
+    whole = {"__metadata__": {"format": "pt"}, "model.embed_tokens.weight": entry("BF16", [4, 3], 0, 24),
+             "w": entry("F8_E4M3", [2, 5], 24, 34), "w_scale": entry("F32", [], 34, 38), "none": entry("I64", [0], 38, 38)}
+    yield "whole", safetensors(whole, 38)
+    yield "whole_padded", safetensors(json.dumps(whole) + "    ", 38)
+    yield "cut", safetensors(whole, 37)
+    yield "empty", safetensors("{}", 0)
+    yield "no_header", u64(0)
+    for name, length in (("2_25", 2 ** 25), ("2_63", 2 ** 63), ("2_64", 2 ** 64 - 1), ("2_64_8", 2 ** 64 - 8)):
+        yield f"length_{name}", safetensors("{}", 8, length)
+    for name, dtype, shape, begin, end in (
+            ("dims_overflow", "U8", [2 ** 32, 2 ** 32], 0, 0), ("bytes_overflow", "F64", [2 ** 61], 0, 0), ("offset_2_63", "U8", [1], 2 ** 63 - 2, 2 ** 63 - 1),
+            ("backwards", "U8", [4], 4, 0), ("negative", "U8", [-1], 0, 8), ("nine_dims", "U8", [1] * 9, 0, 1), ("unknown", "F4", [16], 0, 8),
+            ("hole", "U8", [4], 4, 8), ("rest", "U8", [4], 0, 4), ("scalar", "F64", [], 0, 8)):
+        yield name, safetensors({"t": entry(dtype, shape, begin, end)}, 8)
+    yield "overlap", safetensors({"a": entry("U8", [5], 0, 5), "b": entry("U8", [5], 3, 8)}, 8)
+    yield "twice", safetensors('{"t":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"t":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}', 8)
+    yield "deep", safetensors('{"t":' + "[" * 100000, 0)
+    yield "nul", safetensors('{"\\u0000":{}}', 0)
+
+
 def main():
-    for folder, seeds in (("fuzz_gguf", gguf_seeds()), ("fuzz_tokenizer", text_seeds())):
+    for folder, seeds in (("fuzz_gguf", gguf_seeds()), ("fuzz_safetensors", safetensors_seeds()), ("fuzz_tokenizer", text_seeds())):
         target = os.path.join(HERE, "corpus", folder)
         os.makedirs(target, exist_ok=True)
         for name, data in seeds:
