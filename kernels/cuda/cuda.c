@@ -57,9 +57,10 @@ static bool device_open(const struct kernels_options *o, struct kernels_device *
                          "the cuda backend has no isa \"%s\"; it has: auto, bf16, invariant",
                          o->isa);
     struct kernels_device *dev = err_alloc(1, sizeof *dev);
-    bool invariant = !strcmp(o->isa, "invariant");
-    if (!gpu_open(&dev->gpu, &dev->info, e) || !choose_weights(dev, o, e) ||
-        !(dev->gemm = gemm_open(dev->gpu, invariant, e))) {
+    struct gemm_options products = {.invariant = !strcmp(o->isa, "invariant")};
+    bool ok = gpu_open(&dev->gpu, &dev->info, e) && choose_weights(dev, o, e);
+    products.fp8 = dev->fp8;
+    if (!ok || !(dev->gemm = gemm_open(dev->gpu, &products, e))) {
         device_close(dev);
         return false;
     }
@@ -67,7 +68,7 @@ static bool device_open(const struct kernels_options *o, struct kernels_device *
     snprintf(dev->description, sizeof dev->description,
              "%s (compute capability %d.%d), %s%s, products by %s%s", dev->info.name,
              dev->info.major, dev->info.minor, dev->fp8 ? "fp8 layers, the rest bf16" : "bf16",
-             invariant ? ", invariant" : "", gemm_name(dev->gemm),
+             products.invariant ? ", invariant" : "", gemm_name(dev->gemm),
              dev->graphs ? "" : ", no graphs");
     *out = dev;
     return true;

@@ -72,9 +72,10 @@ if(BUILD_TESTING)
   list(TRANSFORM emulated_kernels APPEND .cu)
   set_source_files_properties(${emulated_kernels} PROPERTIES LANGUAGE CXX)
   add_library(kernels_emulated OBJECT ${emulated_kernels} ${cuda_host_sources} kernels/host_emulation/emulate.c
-    kernels/host_emulation/fiber.c kernels/host_emulation/gpu_host.c kernels/host_emulation/gemm_host.c
-    kernels/kernels.c)
+    kernels/host_emulation/fiber.c kernels/host_emulation/gpu_host.c kernels/kernels.c)
   target_compile_features(kernels_emulated PRIVATE cxx_std_17)
   target_compile_definitions(kernels_emulated PUBLIC KERNELS_HOST_EMULATION KERNELS_CUDA)
   target_link_libraries(kernels_emulated PUBLIC firstpass_flags)
+  add_library(gemm_emulated OBJECT kernels/host_emulation/gemm_host.c)
+  target_link_libraries(gemm_emulated PUBLIC firstpass_flags)
 endif()

@@ -10,6 +10,7 @@
 
 enum {
     WORKSPACE_BYTES = 32 << 20, /* what cuBLAS takes for itself on Hopper */
+    RAW_BYTES = 32 << 20,       /* of fp8 products before their scales, where those come apart */
     MAX_PLANS = 1024,
     LIBRARY_MAJOR = CUDART_VERSION / 1000,
 };
@@ -47,6 +48,10 @@ struct gemm {
     cublasLtHandle_t handle;
     void *workspace; /* owned device memory */
     bool invariant;
+    /* The library's fp8 products have no scales of rows and outputs here (only Hopper's do):
+     * launch_scale() brings them after, and a product that adds goes through `raw`. */
+    bool scales_apart;
+    float *raw; /* owned device memory */
     char name[64];
     struct plan *plans; /* owned */
     int n_plans;
@@ -85,26 +90,34 @@ static bool load(struct library *l, struct err *e) {
            find(l, "cublasLtGetStatusString", &l->text, e);
 }
 
-struct gemm *gemm_open(struct gpu *gpu, bool invariant, struct err *e) {
-    struct gemm *g = err_alloc(1, sizeof *g);
-    g->gpu = gpu;
-    g->invariant = invariant;
-    g->plans = err_alloc(MAX_PLANS, sizeof *g->plans);
+static bool has_outer_scales(struct gemm *g);
+
+static bool start(struct gemm *g, const struct gemm_options *o, struct err *e) {
     if (!load(&g->lib, e) ||
-        !(g->workspace = gpu_alloc(gpu, WORKSPACE_BYTES, "products' workspace", e))) {
-        gemm_close(g);
-        return NULL;
-    }
+        !(g->workspace = gpu_alloc(g->gpu, WORKSPACE_BYTES, "products' workspace", e)))
+        return false;
     cublasStatus_t status = g->lib.create(&g->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
-        err_set(e, ERR_SYSTEM, "cuda: cuBLASLt doesn't start: %s", g->lib.text(status));
         g->handle = NULL;
+        return err_set(e, ERR_SYSTEM, "cuda: cuBLASLt doesn't start: %s", g->lib.text(status));
+    }
+    g->scales_apart = o->fp8 && !has_outer_scales(g);
+    return !g->scales_apart ||
+           (g->raw = gpu_alloc(g->gpu, RAW_BYTES, "products before their scales", e)) != NULL;
+}
+
+struct gemm *gemm_open(struct gpu *gpu, const struct gemm_options *o, struct err *e) {
+    struct gemm *g = err_alloc(1, sizeof *g);
+    g->gpu = gpu;
+    g->invariant = o->invariant;
+    g->plans = err_alloc(MAX_PLANS, sizeof *g->plans);
+    if (!start(g, o, e)) {
         gemm_close(g);
         return NULL;
     }
     size_t version = g->lib.version();
-    snprintf(g->name, sizeof g->name, "cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100,
-             version % 100);
+    snprintf(g->name, sizeof g->name, "cuBLASLt %zu.%zu.%zu%s", version / 10000,
+             version / 100 % 100, version % 100, g->scales_apart ? ", scales apart" : "");
     return g;
 }
 
@@ -112,6 +125,7 @@ void gemm_close(struct gemm *g) {
     if (!g) return;
     if (g->handle) g->lib.destroy(g->handle);
     gpu_release(g->gpu, g->workspace);
+    gpu_release(g->gpu, g->raw);
     if (g->lib.handle) dlclose(g->lib.handle);
     free(g->plans);
     free(g);
@@ -119,7 +133,9 @@ void gemm_close(struct gemm *g) {
 
 const char *gemm_name(const struct gemm *g) { return g->name; }
 
-size_t gemm_workspace_bytes(void) { return WORKSPACE_BYTES; }
+size_t gemm_workspace_bytes(const struct gemm *g) {
+    return WORKSPACE_BYTES + (g->raw ? RAW_BYTES : 0);
+}
 
 /* ---- one product ---- */
 
@@ -162,7 +178,7 @@ static cublasStatus_t describe(const struct gemm *g, const struct gemm_call *c, 
     cublasStatus_t s = g->lib.desc_create(&d->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s) s = set(g, d->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
     if (!s) s = set(g, d->op, CUBLASLT_MATMUL_DESC_TRANSB, &plain, sizeof plain);
-    if (!s && c->w_scales) s = set_scales(g, d->op, c);
+    if (!s && c->w_scales && !g->scales_apart) s = set_scales(g, d->op, c);
     if (!s && bias) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         cudaDataType_t type = CUDA_R_32F;
@@ -201,6 +217,18 @@ static cublasStatus_t ask(const struct gemm *g, const struct description *d,
     if (!s) s = result.state;
     *algo = result.algo;
     return s;
+}
+
+static bool has_outer_scales(struct gemm *g) {
+    struct gemm_call c = {.n_out = 64, .n_in = 64, .n_rows = 16, .x_stride = 64, .y_stride = 64};
+    const float *any = g->workspace;
+    c.w_scales = c.x_scales = any;
+    struct description d;
+    cublasLtMatmulAlgo_t algo;
+    cublasStatus_t s = describe(g, &c, c.n_rows, false, &d);
+    if (!s) s = ask(g, &d, &algo);
+    undescribe(g, &d);
+    return !s;
 }
 
 /* Algorithms are asked for once for a row count's bucket; in invariant mode there is only one. */
@@ -245,7 +273,7 @@ static const struct plan *make_plan(struct gemm *g, const struct gemm_call *c, s
     return p;
 }
 
-bool gemm_run(struct gemm *g, const struct gemm_call *c, struct err *e) {
+static bool run(struct gemm *g, const struct gemm_call *c, struct err *e) {
     const struct plan *p = NULL;
     for (int i = 0; i < g->n_plans && !p; i++)
         if (fits(g, &g->plans[i], c)) p = &g->plans[i];
@@ -264,4 +292,39 @@ bool gemm_run(struct gemm *g, const struct gemm_call *c, struct err *e) {
     undescribe(g, &d);
     return !s || err_set(e, ERR_SYSTEM, "cuda: a product of [%d x %d] with %d rows failed: %s",
                          c->n_out, c->n_in, c->n_rows, g->lib.text(s));
+}
+
+/* An fp8 product without scales, then the scales: in place, or where it is to be added to y, by way
+ * of `raw`, as many rows at a time as that holds. */
+static bool run_apart(struct gemm *g, const struct gemm_call *c, struct err *e) {
+    int most = c->add ? (int)(RAW_BYTES / sizeof(float) / (size_t)c->n_out) : c->n_rows;
+    BUG_ON(most < 1);
+    for (int first = 0; first < c->n_rows; first += most) {
+        int n = c->n_rows - first < most ? c->n_rows - first : most;
+        float *y = c->y + (size_t)first * (size_t)c->y_stride;
+        struct gemm_call raw = *c;
+        raw.x = (const uint8_t *)c->x + (size_t)first * (size_t)c->x_stride;
+        raw.n_rows = n;
+        raw.bias = NULL;
+        raw.add = false;
+        raw.y = c->add ? g->raw : y;
+        raw.y_stride = c->add ? c->n_out : c->y_stride;
+        if (!run(g, &raw, e)) return false;
+        struct launch_scale s = {.raw = raw.y,
+                                 .w_scales = c->w_scales,
+                                 .x_scales = c->x_scales + first,
+                                 .bias = c->bias,
+                                 .y = y,
+                                 .n = c->n_out,
+                                 .raw_stride = raw.y_stride,
+                                 .y_stride = c->y_stride,
+                                 .rows = n,
+                                 .add = c->add};
+        launch_scale(gpu_stream(g->gpu), &s);
+    }
+    return true;
+}
+
+bool gemm_run(struct gemm *g, const struct gemm_call *c, struct err *e) {
+    return c->w_scales && g->scales_apart ? run_apart(g, c, e) : run(g, c, e);
 }

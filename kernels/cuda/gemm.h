@@ -27,14 +27,19 @@ struct gemm_call {
     int y_stride;
 };
 
-/* Loads the library.  `invariant`: one algorithm for all row counts, without split sums, so that a
- * row's result doesn't depend on its company; slower. */
-struct gemm *gemm_open(struct gpu *, bool invariant, struct err *e);
+struct gemm_options {
+    bool invariant; /* one algorithm for all row counts, without split sums, so that a row's result
+                       doesn't depend on its company; slower */
+    bool fp8;       /* fp8 products are wanted */
+};
+
+/* Loads the library and takes all memory that products need. */
+struct gemm *gemm_open(struct gpu *, const struct gemm_options *, struct err *e);
 void gemm_close(struct gemm *);
 /* "cuBLASLt 13.0.2" */
 const char *gemm_name(const struct gemm *);
-/* Device memory that gemm_open() takes. */
-size_t gemm_workspace_bytes(void);
+/* Device memory that gemm_open() has taken. */
+size_t gemm_workspace_bytes(const struct gemm *);
 /* Queues the product.  False where no algorithm takes the shape. */
 bool gemm_run(struct gemm *, const struct gemm_call *, struct err *e);
 

@@ -102,6 +102,16 @@ struct launch_bias {
 };
 void launch_bias(void *stream, const struct launch_bias *);
 
+/* y[r][m] = raw[r][m] w_scales[m] x_scales[r] + bias[m] (+ y[r][m] where add): what an fp8 product
+ * lacks where the library has no scales of rows.  raw may be y where !add. */
+struct launch_scale {
+    const float *raw, *w_scales, *x_scales, *bias; /* bias: NULL: none */
+    float *y;
+    int n, raw_stride, y_stride, rows;
+    bool add;
+};
+void launch_scale(void *stream, const struct launch_scale *);
+
 /* ---- rope and the KV cache ---- */
 
 /* K of a (block, KV head): [16][d] bf16, then its V: [16][d]. */

@@ -60,6 +60,26 @@ void launch_bias(void *stream, const struct launch_bias *a) {
     LAUNCH(bias, dim3(static_cast<unsigned>(a->rows)), dim3(THREADS), 0, stream, *a);
 }
 
+/* what      y[r][m] = raw[r][m] ws[m] xs[r] + bias[m] (+ y[r][m])
+ * layout    f32, rows of raw and y at their strides
+ * tile      one block a row, 256 threads
+ * bytes     n (8 or 12) m   bound: memory; only where cuBLASLt has no scales of rows (before and
+ *           after Hopper)
+ * order     none */
+static __global__ void __launch_bounds__(THREADS) scale(struct launch_scale a) {
+    const float *raw = a.raw + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.raw_stride);
+    float *y = a.y + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.y_stride);
+    float x = a.x_scales[blockIdx.x];
+    for (int i = static_cast<int>(threadIdx.x); i < a.n; i += THREADS) {
+        float v = raw[i] * (a.w_scales[i] * x) + (a.bias ? a.bias[i] : 0.0f);
+        y[i] = a.add ? y[i] + v : v;
+    }
+}
+
+void launch_scale(void *stream, const struct launch_scale *a) {
+    LAUNCH(scale, dim3(static_cast<unsigned>(a->rows)), dim3(THREADS), 0, stream, *a);
+}
+
 /* what      block pairs[2 i] of the KV cache to block pairs[2 i + 1], all layers
  * layout    a block of a layer is block_bytes in one piece
  * tile      grid (pairs, layers), 256 threads, 16 bytes a thread and turn

@@ -99,11 +99,11 @@ static void measure(struct kernels_device *dev, const struct kernels_step_shape 
 }
 
 size_t state_scratch_bytes(const struct kernels_device *dev, const struct kernels_step_shape *s) {
-    (void)dev;
     struct kernels_device *d = err_alloc(1, sizeof *d);
     measure(d, s);
     size_t bytes = d->step.bytes + d->work.bytes + d->draws.bytes + d->results.bytes +
-                   gemm_workspace_bytes() + STATE_PAIRS * 2 * sizeof(int32_t);
+                   (dev->gemm ? gemm_workspace_bytes(dev->gemm) : 0) +
+                   STATE_PAIRS * 2 * sizeof(int32_t);
     free(d);
     return bytes;
 }

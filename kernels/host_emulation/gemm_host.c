@@ -13,8 +13,8 @@ struct gemm {
     struct gpu *gpu; /* borrowed */
 };
 
-struct gemm *gemm_open(struct gpu *gpu, bool invariant, struct err *e) {
-    (void)invariant; /* always so */
+struct gemm *gemm_open(struct gpu *gpu, const struct gemm_options *o, struct err *e) {
+    (void)o; /* invariant always, fp8 too */
     (void)e;
     struct gemm *g = err_alloc(1, sizeof *g);
     g->gpu = gpu;
@@ -28,7 +28,10 @@ const char *gemm_name(const struct gemm *g) {
     return "reference products";
 }
 
-size_t gemm_workspace_bytes(void) { return 0; }
+size_t gemm_workspace_bytes(const struct gemm *g) {
+    (void)g;
+    return 0;
+}
 
 static float bf16(uint16_t b) {
     uint32_t bits = (uint32_t)b << 16;
