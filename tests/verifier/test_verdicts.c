@@ -49,6 +49,7 @@ static const struct expectation ends[] = {
      ""},
     {"import os\ndef f(x):\n    os.write(3, b'nonsense' * 9)\n    return 2 * x\n", VERDICT_FORGED,
      "", ""},
+    {"def f(x):\n    return f(x)\n", VERDICT_FAILED, "", "RecursionError"},
 };
 enum { N_ENDS = sizeof ends / sizeof ends[0] };
 

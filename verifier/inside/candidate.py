@@ -356,6 +356,7 @@ class Loop:
     def answer(self, request, operation, payload):
         outer, self.request = self.request, request
         try:
+            channel.take_room()
             if self.failure is not None and operation != channel.OUTPUT:
                 reply = channel.ERROR, inside.encode(self.failure, self.give)
             else:
@@ -396,6 +397,7 @@ class Loop:
             self.answer(request, operation, payload)
 
     def call_back(self, number, args, kwargs):
+        channel.take_room(2 * channel.ROOM)  # what B asks before its answer takes as much again
         inside.send(
             CALL_SOCKET, self.request, channel.CALLBACK, inside.encode((number, args, kwargs), self.give)
         )

@@ -16,6 +16,7 @@ import uuid
 BIND, CALL, ATTRIBUTE, OPERATE, OUTPUT, STATE, CALLBACK, ANSWER, ERROR = b"bcaoptkre"
 
 CUT = 500  # characters of a message that cross
+ROOM = 24  # frames of Python that an exchange takes at most, beside what it runs for others
 
 
 class Refused(Exception):
@@ -24,6 +25,12 @@ class Refused(Exception):
 
 class Missing(Exception):
     """A value whose package isn't there, or doesn't load, in this process."""
+
+
+def take_room(frames=ROOM):
+    """RecursionError now, where there is no room for an exchange: in the middle of one it would leave the other end waiting."""
+    if frames:
+        take_room(frames - 1)
 
 
 def _seconds(value):

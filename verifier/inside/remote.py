@@ -159,7 +159,7 @@ class Channel:
     def decode(self, payload):
         try:
             return inside.decode(payload, self.make)
-        except (ValueError, TypeError, OverflowError, RecursionError, UnicodeError) as error:
+        except (ValueError, TypeError, OverflowError, UnicodeError) as error:
             raise self.stop(Tampered("malformed value: %s" % error))
 
     def stop(self, end):
@@ -175,6 +175,7 @@ class Channel:
     def ask(self, operation, *arguments):
         if self.end is not None:
             raise self.end
+        channel.take_room()
         payload = inside.encode(arguments, self.take)
         if self.objects and operation != channel.STATE:
             self.tell_objects()
@@ -317,13 +318,13 @@ class Channel:
             raise self.stop(Tampered("unknown function of the tests"))
         try:
             kind, answer = channel.ANSWER, inside.encode(self.functions[number](*args, **kwargs), self.take)
+            if self.objects:
+                self.tell_objects()
         except Exception as error:
             names = [c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins"]
             kinds = [c.__name__ for c in type(error).__mro__ if c.__module__ != "builtins"]
             described = names, "", channel.text_of(error, str), 0, "", None, kinds, {}
             kind, answer = channel.ERROR, inside.encode(described, self.take)
-        if self.objects:
-            self.tell_objects()
         self.send(request, kind, answer)
 
     # ---- what proxies ask ----
