@@ -26,9 +26,11 @@ enum err_kind {
     ERR_NOT_FOUND,   /* 404 */
     ERR_METHOD,      /* 405 */
     ERR_TOO_LARGE,   /* 413 */
+    ERR_URI,         /* 414: the request's target is too long */
     ERR_MEDIA,       /* 415 */
     ERR_NONE_PASSED, /* 422 */
     ERR_BUSY,        /* 429: try again later */
+    ERR_HEAD,        /* 431: the request's headers are too long */
     ERR_SYSTEM,      /* 500: the system, a device or a helper process failed */
     ERR_UNAVAILABLE, /* 503: loading or draining */
     ERR_DEADLINE,    /* 504: the request's own time limit passed */

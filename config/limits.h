@@ -8,6 +8,8 @@ enum {
     LIMIT_BODY_BYTES =
         4 * 1024 * 1024, /* default; config server.max_body_bytes lowers or raises it */
     LIMIT_BODY_BYTES_MAX = 64 * 1024 * 1024,
+    LIMIT_PATH_BYTES = 8 * 1024,  /* of a request's target, percent-decoded, without its query */
+    LIMIT_HEAD_BYTES = 64 * 1024, /* of a request: its first line and all headers */
     LIMIT_JSON_DEPTH = 64,
     LIMIT_CANDIDATES = 10000, /* candidates of one race */
     LIMIT_PROMPTS = 256,      /* prompts in one completions request */

@@ -15,7 +15,7 @@
 #include <strings.h>
 #include <time.h>
 
-enum { TICK_MS = 1000, RETRY_MAX_S = 60, PEM_BYTES = 1024 * 1024 };
+enum { TICK_MS = 1000, IDLE_TICKS = 2, RETRY_MAX_S = 60, PEM_BYTES = 1024 * 1024 };
 
 /* Of the places for races and candidates that one key may take while others have keys too. */
 #define KEY_SHARE 0.75
@@ -275,6 +275,9 @@ static void on_tick(uv_timer_t *timer) {
     uint64_t ended = s.candidates_finished + s.candidates_cancelled;
     api->ended_rate += 0.2 * ((double)(ended - api->ended_before) - api->ended_rate);
     api->ended_before = ended;
+    bool idle = list_empty(&api->calls) && list_empty(&api->verifications);
+    api->idle_ticks = idle && api->phase == API_SERVING ? api->idle_ticks + 1 : 0;
+    if (api->idle_ticks >= IDLE_TICKS) runtime_measure(api->runtime);
     api_check_engine(api);
 }
 

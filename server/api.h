@@ -46,6 +46,7 @@ struct api {
     struct races races;        /* those that ended last */
     double ended_rate;         /* candidates that end a second, smoothed */
     uint64_t ended_before;
+    int idle_ticks; /* in a row without work */
 
     uv_timer_t tick; /* pings, rates */
     struct metrics metrics;

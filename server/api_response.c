@@ -109,10 +109,8 @@ static void write_chat_token(struct writer *w, const struct api_response_head *h
     writer_array_end(w);
 }
 
-static void write_chat_logprobs(struct writer *w, const struct api_response_head *h,
-                                const struct api_response_tokens *t) {
-    writer_object(w);
-    writer_key(w, "content");
+void api_response_write_tokens(struct writer *w, const struct api_response_head *h,
+                               const struct api_response_tokens *t) {
     writer_array(w);
     for (int i = 0; i < t->n; i++) {
         const struct engine_logprob *p = &t->logprobs[i];
@@ -129,6 +127,13 @@ static void write_chat_logprobs(struct writer *w, const struct api_response_head
         writer_object_end(w);
     }
     writer_array_end(w);
+}
+
+static void write_chat_logprobs(struct writer *w, const struct api_response_head *h,
+                                const struct api_response_tokens *t) {
+    writer_object(w);
+    writer_key(w, "content");
+    api_response_write_tokens(w, h, t);
     writer_key(w, "refusal");
     writer_null(w);
     writer_object_end(w);

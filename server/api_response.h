@@ -54,6 +54,9 @@ void api_response_write_usage(struct writer *, const struct api_response_totals 
  * for. */
 void api_response_write_logprobs(struct writer *, const struct api_response_head *,
                                  const struct api_response_tokens *runs, int n_runs);
+/* One array of tokens in the shape of chat, as /v1/responses has it too. */
+void api_response_write_tokens(struct writer *, const struct api_response_head *,
+                               const struct api_response_tokens *);
 const char *api_response_finish_reason(enum engine_reason);
 
 /* The value of "prompt_logprobs": null for a token that nothing comes before. */

@@ -109,6 +109,7 @@ static void keep_fields(struct reader *r, struct api_request *q) {
         {"metadata", "{}"},       {"temperature", "1.0"},
         {"top_p", "1.0"},         {"truncation", "\"disabled\""},
         {"user", "null"},         {"parallel_tool_calls", "true"},
+        {"top_logprobs", "0"},
     };
     struct buf out;
     struct writer w;
@@ -125,6 +126,22 @@ static void keep_fields(struct reader *r, struct api_request *q) {
     buf_clear(&out);
 }
 
+/* Log-probabilities are asked for by name, or by how many of them. */
+static void read_logprobs(struct reader *r) {
+    json_t *include = reader_get(r, "include"), *top = reader_get(r, "top_logprobs");
+    bool wanted = top && !(json_is_integer(top) && !json_integer_value(top));
+    if (include && !json_is_array(include))
+        reader_fail(r, "include", "must be a list, not %s", reader_type(include));
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        const char *name = json_string_value(json_array_get(include, i));
+        wanted = wanted || (name && !strcmp(name, "message.output_text.logprobs"));
+    }
+    if (wanted)
+        json_object_set_new(r->object, "logprobs", json_true());
+    else
+        json_object_del(r->object, "logprobs");
+}
+
 bool api_responses_read(struct reader *r, struct api_request *q) {
     if (!refuse_stored(r)) return false;
     if (reader_int(r, "n", 1, 1, 1) != 1) return false;
@@ -138,7 +155,8 @@ bool api_responses_read(struct reader *r, struct api_request *q) {
     if (format) json_object_set(r->object, "response_format", format);
     move_field(r, "max_output_tokens", "max_tokens");
     /* These have another meaning in chat, or none here. */
-    static const char *const unread[] = {"tools", "stream_options", "top_logprobs", "logprobs"};
+    read_logprobs(r);
+    static const char *const unread[] = {"tools", "stream_options"};
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
         json_object_del(r->object, unread[i]);
     return !r->failed;
@@ -152,23 +170,35 @@ void api_responses_write_item_id(struct writer *w, const struct api_response_hea
     writer_text(w, id);
 }
 
-void api_responses_write_text(struct writer *w, const char *text, size_t len) {
+struct api_responses_text api_responses_text_of(const struct race_candidate *c) {
+    return (struct api_responses_text){
+        c->text, c->text_len, {c->tokens, c->logprobs, c->n_tokens, 0, 0}};
+}
+
+void api_responses_write_logprobs(struct writer *w, const struct api_response_head *h,
+                                  const struct api_response_tokens *tokens) {
+    static const struct api_response_tokens none;
+    bool shown = h->request->job.logprobs && tokens->tokens && tokens->logprobs;
+    api_response_write_tokens(w, h, shown ? tokens : &none);
+}
+
+void api_responses_write_text(struct writer *w, const struct api_response_head *h,
+                              const struct api_responses_text *t) {
     writer_object(w);
     writer_key(w, "type");
     writer_text(w, "output_text");
     writer_key(w, "text");
-    writer_string(w, text, len);
+    writer_string(w, t->text, t->len);
     writer_key(w, "annotations");
     writer_array(w);
     writer_array_end(w);
     writer_key(w, "logprobs");
-    writer_array(w);
-    writer_array_end(w);
+    api_responses_write_logprobs(w, h, &t->tokens);
     writer_object_end(w);
 }
 
 void api_responses_write_item(struct writer *w, const struct api_response_head *h, int index,
-                              const char *text, size_t len, const char *status) {
+                              const struct api_responses_text *text, const char *status) {
     writer_object(w);
     writer_key(w, "id");
     api_responses_write_item_id(w, h, index);
@@ -180,7 +210,7 @@ void api_responses_write_item(struct writer *w, const struct api_response_head *
     writer_text(w, "assistant");
     writer_key(w, "content");
     writer_array(w);
-    if (text) api_responses_write_text(w, text, len);
+    if (text) api_responses_write_text(w, h, text);
     writer_array_end(w);
     writer_object_end(w);
 }

@@ -14,13 +14,26 @@
 /* Rewrites the body into that of a chat request; keeps in `request` what the answer repeats. */
 bool api_responses_read(struct reader *, struct api_request *);
 
-/* One member of "output": choice `index` as a message. */
+/* What a message says, or a piece of it. */
+struct api_responses_text {
+    const char *text;
+    size_t len;
+    struct api_response_tokens tokens; /* behind it; shown where log-probabilities were asked for */
+};
+/* The whole text of a candidate. */
+struct api_responses_text api_responses_text_of(const struct race_candidate *);
+
+/* One member of "output": choice `index` as a message; `text` NULL: it has said nothing yet. */
 void api_responses_write_item(struct writer *, const struct api_response_head *, int index,
-                              const char *text, size_t len, const char *status);
+                              const struct api_responses_text *text, const char *status);
 /* The item's id. */
 void api_responses_write_item_id(struct writer *, const struct api_response_head *, int index);
 /* {"type": "output_text", …} */
-void api_responses_write_text(struct writer *, const char *text, size_t len);
+void api_responses_write_text(struct writer *, const struct api_response_head *,
+                              const struct api_responses_text *);
+/* The value of "logprobs": an empty list where none were asked for. */
+void api_responses_write_logprobs(struct writer *, const struct api_response_head *,
+                                  const struct api_response_tokens *);
 
 /* The object "response". */
 struct api_responses_state {

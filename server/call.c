@@ -477,8 +477,8 @@ static void write_choices(struct part *part, const struct race_result *result) {
         if (c->request.kind == API_REQUEST_RESPONSES) {
             bool cut = !strcmp(api_response_finish_reason(choice->reason), "length");
             c->cut = c->cut || cut;
-            api_responses_write_item(&w, &c->head, i, choice->text, choice->text_len,
-                                     cut ? "incomplete" : "completed");
+            const struct api_responses_text text = api_responses_text_of(choice);
+            api_responses_write_item(&w, &c->head, i, &text, cut ? "incomplete" : "completed");
         } else {
             api_response_write_choice(&w, &c->head, part->index * result->n_choices + i, choice,
                                       &prompt);
@@ -648,6 +648,12 @@ static char *guard(void *self, const char *text, size_t len, size_t *len_out) {
     return engine_guard(self, text, len, len_out);
 }
 
+struct api_request_context call_context(struct api *api) {
+    struct engine *engine = runtime_engine(api->runtime);
+    return (struct api_request_context){
+        .config = api->config, .model = engine_model(engine), .guard = guard, .self = engine};
+}
+
 static const char *token_text(const void *self, int32_t token, size_t *len) {
     return engine_token_text(self, token, len);
 }
@@ -666,10 +672,8 @@ static void fill_head(struct call *c, const struct engine_model *model) {
 }
 
 static bool parse(struct call *c, enum api_request_kind kind, struct err *e) {
-    struct engine *engine = runtime_engine(c->api->runtime);
-    const struct engine_model *model = engine_model(engine);
-    const struct api_request_context context = {
-        .config = c->api->config, .model = model, .guard = guard, .self = engine};
+    const struct api_request_context context = call_context(c->api);
+    const struct engine_model *model = context.model;
     size_t len;
     const char *body = http_body(c->http, &len);
     bool ok = api_request_parse(&c->request, kind, body, len, &context, e);

@@ -21,6 +21,9 @@
 
 struct call;
 
+/* What parsing a request needs of this server; its model must have been loaded. */
+struct api_request_context call_context(struct api *);
+
 void call_start(struct api *, struct http_request *, enum api_request_kind, struct keys_holder *);
 /* Starts the races of a call from api->queue. */
 void call_begin(struct call *);

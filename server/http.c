@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "config/limits.h"
 #include "server/loop.h"
 
 #include <ctype.h>
@@ -17,13 +18,13 @@
 #include <unistd.h>
 
 enum {
-    HEAD_BYTES = 64 * 1024,           /* of one connection: request head and output block */
-    DRAIN_BYTES = 64 * 1024 * 1024,   /* of a refused body at most are read and dropped */
-    BODIES_BYTES = 512 * 1024 * 1024, /* bodies in memory at once, all requests together */
-    STREAM_BYTES = 64 * 1024 * 1024,  /* written but not yet taken by the client */
-    BLOCK_BYTES = 16 * 1024,          /* handed to libmicrohttpd at once */
-    SWEEP_MS = 500,                   /* how often slow connections are looked for */
-    TAKE_TIMES = 10,                  /* read_s that a client gets to take its answer */
+    CONNECTION_BYTES = 2 * LIMIT_HEAD_BYTES, /* of one: request head and output block */
+    DRAIN_BYTES = 64 * 1024 * 1024,          /* of a refused body at most are read and dropped */
+    BODIES_BYTES = 512 * 1024 * 1024,        /* bodies in memory at once, all requests together */
+    STREAM_BYTES = 64 * 1024 * 1024,         /* written but not yet taken by the client */
+    BLOCK_BYTES = 16 * 1024,                 /* handed to libmicrohttpd at once */
+    SWEEP_MS = 500,                          /* how often slow connections are looked for */
+    TAKE_TIMES = 10,                         /* read_s that a client gets to take its answer */
     REQUEST_ID_BYTES = 128,
 };
 
@@ -301,8 +302,44 @@ static struct http_request *request_new(struct http_server *s, struct MHD_Connec
     return r;
 }
 
+static enum MHD_Result count_lengths(void *arg, enum MHD_ValueKind kind, const char *name,
+                                     const char *value) {
+    (void)kind;
+    (void)value;
+    *(int *)arg += !strcasecmp(name, "content-length");
+    return MHD_YES;
+}
+
+/* A head that says twice where its body ends may mean another end to the proxy before us. */
+static bool framing_is_plain(const struct http_request *r) {
+    const char *transfer = http_header(r, "transfer-encoding");
+    int lengths = 0;
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, count_lengths, &lengths);
+    return transfer ? !lengths && !strcasecmp(transfer, "chunked") : lengths <= 1;
+}
+
+/* libmicrohttpd takes some more than is taken here, so that what is too long gets our answer. */
+static bool check_head(struct http_request *r) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    struct err *e = &r->refused;
+    if (strlen(r->path) > LIMIT_PATH_BYTES)
+        return err_set(e, ERR_URI, "the request's path is longer than %d bytes", LIMIT_PATH_BYTES);
+    if (info && info->header_size > LIMIT_HEAD_BYTES)
+        return err_set(e, ERR_HEAD,
+                       "the request's first line and headers have %zu bytes; at most "
+                       "%d are taken",
+                       info->header_size, LIMIT_HEAD_BYTES);
+    if (framing_is_plain(r)) return true;
+    http_add_header(r, "Connection", "close"); /* nobody knows where the next request begins */
+    return err_set(e, ERR_INPUT,
+                   "the request must have one Content-Length, or \"Transfer-Encoding: chunked\" "
+                   "alone");
+}
+
 /* The head has come, no byte of the body yet: the only moment to refuse before "100 Continue". */
 static enum MHD_Result begin(struct http_request *r) {
+    if (!check_head(r)) return refuse(r);
     const char *coding = http_header(r, "content-encoding");
     const char *expect = http_header(r, "expect");
     uint64_t length = content_length(r);
@@ -527,7 +564,7 @@ struct http_server *http_open(uv_loop_t *uv, const struct http_options *o,
         .port = o->port,
         .max_connections = o->max_connections,
         .idle_s = o->idle_s < 1 ? 1 : (unsigned)o->idle_s,
-        .memory = HEAD_BYTES,
+        .memory = CONNECTION_BYTES,
         .tls_cert = o->tls_cert,
         .tls_key = o->tls_key,
         .connection = on_connection,

@@ -21,6 +21,10 @@
  * and dropped (up to a bound), so that it gets to read the answer.  All bodies in memory together
  * are bounded too.
  *
+ * Heads: what is longer than LIMIT_PATH_BYTES or LIMIT_HEAD_BYTES, or frames its body in two ways,
+ * is refused here.  What is no HTTP at all, or longer than twice that, never gets this far:
+ * libmicrohttpd answers it by itself, with the right status and a page of HTML, and closes.
+ *
  * Slow clients: libmicrohttpd closes a connection without traffic after idle_s.  One that trickles
  * is cut here: a request that isn't whole read_s after its connection was opened or its predecessor
  * answered, an answer that isn't taken within TAKE_TIMES as long.

@@ -26,7 +26,10 @@ struct runtime {
     struct err load_error;
 
     struct engine *engine; /* owned */
+    uv_work_t measurement; /* writes the next two until it is done */
     struct engine_ceiling ceiling;
+    struct err measure_error;
+    enum { UNMEASURED, MEASURING, MEASURED } ceiling_state;
     uv_async_t wake;
     bool wake_open, loaded;
     struct err chat_error; /* why chat prompts can't be rendered; ERR_NONE: they can */
@@ -134,10 +137,30 @@ static void load(uv_work_t *work) {
     options.progress = rt->progress;
     options.progress_arg = rt->arg;
     rt->engine = engine_open(&options, &rt->load_error);
-    /* Before the engine has work of its own.  Without it /metrics says less: no reason to fail. */
-    struct err why = {0};
-    if (rt->engine && !engine_ceiling(&options, &rt->ceiling, &why))
-        log_line(LOG_WARN, "the machine's limits weren't measured: %s", why.message);
+}
+
+static void measure(uv_work_t *work) {
+    struct runtime *rt = work->data;
+    struct engine_options options = runtime_engine_options(rt->config, rt->model_path);
+    bool ok = engine_ceiling(&options, &rt->ceiling, &rt->measure_error);
+    (void)ok; /* the error says it */
+}
+
+/* Without it /metrics says less: no reason to fail. */
+static void on_measured(uv_work_t *work, int status) {
+    struct runtime *rt = work->data;
+    (void)status; /* the work is never cancelled */
+    rt->ceiling_state = MEASURED;
+    if (rt->measure_error.kind != ERR_NONE)
+        log_line(LOG_WARN, "the machine's limits weren't measured: %s", rt->measure_error.message);
+}
+
+void runtime_measure(struct runtime *rt) {
+    if (!rt->loaded || rt->ceiling_state != UNMEASURED) return;
+    rt->ceiling_state = MEASURING;
+    rt->measurement.data = rt;
+    int status = uv_queue_work(&rt->loop, &rt->measurement, measure, on_measured);
+    BUG_ON(status);
 }
 
 static void tell_ready(struct runtime *rt, const struct err *error) {
@@ -248,7 +271,8 @@ static void close_races(struct runtime *rt) {
 void runtime_close(struct runtime *rt) {
     if (!rt) return;
     if (rt->loading) rt->ready = ignore_ready;
-    while (rt->loading) /* reading a model can't be broken off */
+    /* Reading a model can't be broken off, and neither can measuring. */
+    while (rt->loading || rt->ceiling_state == MEASURING)
         uv_run(&rt->loop, UV_RUN_ONCE);
     if (rt->races) close_races(rt);
     if (rt->engine) engine_close(rt->engine);
@@ -282,7 +306,9 @@ struct engine *runtime_engine(struct runtime *rt) {
 }
 bool runtime_loaded(const struct runtime *rt) { return rt->loaded; }
 
-const struct engine_ceiling *runtime_ceiling(const struct runtime *rt) { return &rt->ceiling; }
+const struct engine_ceiling *runtime_ceiling(const struct runtime *rt) {
+    return rt->ceiling_state == MEASURED ? &rt->ceiling : NULL;
+}
 
 bool runtime_chat(const struct runtime *rt, struct err *e) {
     if (rt->chat_error.kind == ERR_NONE) return true;

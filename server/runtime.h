@@ -45,7 +45,10 @@ struct verifier *runtime_verifier(struct runtime *);
 struct race_set *runtime_races(struct runtime *);
 struct engine *runtime_engine(struct runtime *); /* NULL until loaded */
 bool runtime_loaded(const struct runtime *);
-/* What the device can do at most, measured while loading; its numbers are 0 where unknown. */
+/* Measures once, in a thread of the pool, what the device can do at most: half a second on all
+ * cores, so it is called when they have nothing else to do.  Later calls do nothing. */
+void runtime_measure(struct runtime *);
+/* NULL until that is known. */
 const struct engine_ceiling *runtime_ceiling(const struct runtime *);
 /* True where chat prompts can be rendered; else the error says why (no template, no jinja2). */
 bool runtime_chat(const struct runtime *, struct err *e) MUST_CHECK;

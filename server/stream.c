@@ -183,17 +183,29 @@ void stream_echo(struct stream *s, int index, const struct api_response_prompt *
 
 void stream_text(struct stream *s, int index, const char *text, size_t len,
                  const struct engine_event *event) {
-    if (is_responses(s)) {
-        stream_responses_text(s, index, text, len);
-        return;
-    }
     struct api_response_tokens tokens = {
         .tokens = event->tokens,
         .logprobs = event->logprobs,
         .n = event->n_tokens,
         .offset = s->choices[index].characters,
     };
+    if (is_responses(s)) {
+        stream_responses_text(s, index, &(struct api_responses_text){text, len, tokens});
+        return;
+    }
     send_piece(s, index, text, len, &tokens);
+}
+
+struct api_response_tokens stream_rest(const struct stream_choice *c,
+                                       const struct race_candidate *candidate, size_t *from) {
+    int first = c->tokens_sent < candidate->n_tokens ? c->tokens_sent : candidate->n_tokens;
+    *from = c->text_sent < candidate->text_len ? c->text_sent : candidate->text_len;
+    return (struct api_response_tokens){
+        .tokens = candidate->tokens ? candidate->tokens + first : NULL,
+        .logprobs = candidate->logprobs ? candidate->logprobs + first : NULL,
+        .n = candidate->tokens ? candidate->n_tokens - first : 0,
+        .offset = c->characters,
+    };
 }
 
 void stream_choice_end(struct stream *s, int index, const struct race_candidate *candidate,
@@ -202,15 +214,8 @@ void stream_choice_end(struct stream *s, int index, const struct race_candidate 
         stream_responses_choice_end(s, index, candidate);
         return;
     }
-    struct stream_choice *c = &s->choices[index];
-    size_t from = c->text_sent < candidate->text_len ? c->text_sent : candidate->text_len;
-    int first = c->tokens_sent < candidate->n_tokens ? c->tokens_sent : candidate->n_tokens;
-    struct api_response_tokens rest = {
-        .tokens = candidate->tokens ? candidate->tokens + first : NULL,
-        .logprobs = candidate->logprobs ? candidate->logprobs + first : NULL,
-        .n = candidate->tokens ? candidate->n_tokens - first : 0,
-        .offset = c->characters,
-    };
+    size_t from;
+    struct api_response_tokens rest = stream_rest(&s->choices[index], candidate, &from);
     if (from < candidate->text_len || rest.n)
         send_piece(s, index, candidate->text + from, candidate->text_len - from, &rest);
     struct writer w;

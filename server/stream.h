@@ -49,6 +49,9 @@ void stream_text(struct stream *, int index, const char *text, size_t len,
 /* The choice's end.  `extra`: JSON members for its chunk (`"firstpass":{…}`), or NULL. */
 void stream_choice_end(struct stream *, int index, const struct race_candidate *,
                        const char *extra);
+/* The candidate's tokens that weren't sent yet; *from: where the text that wasn't begins. */
+struct api_response_tokens stream_rest(const struct stream_choice *, const struct race_candidate *,
+                                       size_t *from);
 /* Before the choice's own text: a completion's prompt. */
 void stream_echo(struct stream *, int index, const struct api_response_prompt *);
 /* Counts of the race, without choices. */

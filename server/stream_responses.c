@@ -73,67 +73,72 @@ static void begin_part(struct stream *s, struct writer *w, const char *type, int
     writer_int(w, 0);
 }
 
-static void send_part(struct stream *s, const char *type, int index, const char *text, size_t len) {
+static void send_part(struct stream *s, const char *type, int index,
+                      const struct api_responses_text *text) {
     struct writer w;
     begin_part(s, &w, type, index);
     writer_key(&w, "part");
-    api_responses_write_text(&w, text, len);
+    api_responses_write_text(&w, s->head, text);
     emit(s, &w);
 }
 
-static void send_item(struct stream *s, const char *type, int index, const char *text, size_t len,
-                      const char *status) {
+static void send_item(struct stream *s, const char *type, int index,
+                      const struct api_responses_text *text, const char *status) {
     struct writer w;
     begin(s, &w, type);
     writer_key(&w, "output_index");
     writer_int(&w, index);
     writer_key(&w, "item");
-    api_responses_write_item(&w, s->head, index, text, len, status);
+    api_responses_write_item(&w, s->head, index, text, status);
     emit(s, &w);
 }
 
 /* This item and all before it. */
 static void open_items(struct stream *s, int index) {
     for (; s->opened <= index; s->opened++) {
-        send_item(s, "response.output_item.added", s->opened, NULL, 0, "in_progress");
-        send_part(s, "response.content_part.added", s->opened, "", 0);
+        const struct api_responses_text nothing = {.text = ""};
+        send_item(s, "response.output_item.added", s->opened, NULL, "in_progress");
+        send_part(s, "response.content_part.added", s->opened, &nothing);
     }
 }
 
-void stream_responses_text(struct stream *s, int index, const char *text, size_t len) {
+void stream_responses_text(struct stream *s, int index, const struct api_responses_text *t) {
     struct writer w;
     open_items(s, index);
-    if (!len) return;
-    s->choices[index].text_sent += len;
+    /* Tokens whose text is held back are told all the same where somebody asked for them. */
+    if (!t->len && !(s->head->request->job.logprobs && t->tokens.n)) return;
+    s->choices[index].text_sent += t->len;
+    s->choices[index].tokens_sent += t->tokens.n;
     begin_part(s, &w, "response.output_text.delta", index);
     writer_key(&w, "delta");
-    writer_string(&w, text, len);
+    writer_string(&w, t->text, t->len);
     writer_key(&w, "logprobs");
-    writer_array(&w);
-    writer_array_end(&w);
+    api_responses_write_logprobs(&w, s->head, &t->tokens);
     emit(s, &w);
 }
 
 void stream_responses_choice_end(struct stream *s, int index, const struct race_candidate *c) {
-    size_t sent = s->choices[index].text_sent;
-    size_t from = sent < c->text_len ? sent : c->text_len;
+    size_t from;
+    struct api_responses_text rest = {.tokens = stream_rest(&s->choices[index], c, &from)};
+    rest.text = c->text + from;
+    rest.len = c->text_len - from;
+    const struct api_responses_text whole = api_responses_text_of(c);
     struct writer w;
-    stream_responses_text(s, index, c->text + from, c->text_len - from);
+    stream_responses_text(s, index, &rest);
     begin_part(s, &w, "response.output_text.done", index);
     writer_key(&w, "text");
     writer_string(&w, c->text, c->text_len);
     writer_key(&w, "logprobs");
-    writer_array(&w);
-    writer_array_end(&w);
+    api_responses_write_logprobs(&w, s->head, &whole.tokens);
     emit(s, &w);
-    send_part(s, "response.content_part.done", index, c->text, c->text_len);
+    send_part(s, "response.content_part.done", index, &whole);
     bool cut = !strcmp(api_response_finish_reason(c->reason), "length");
     const char *status = cut ? "incomplete" : "completed";
     s->cut = s->cut || cut;
-    send_item(s, "response.output_item.done", index, c->text, c->text_len, status);
+    send_item(s, "response.output_item.done", index, &whole, status);
     writer_init(&w, &s->items);
     w.comma = s->items.len > 0;
-    api_responses_write_item(&w, s->head, index, c->text, c->text_len, status);
+    api_responses_write_item(&w, s->head, index, &whole, status);
 }
 
 /* ---- the rest ---- */

@@ -3,10 +3,11 @@
 #ifndef SERVER_STREAM_RESPONSES_H
 #define SERVER_STREAM_RESPONSES_H
 
+#include "server/api_responses.h"
 #include "server/stream.h"
 
 void stream_responses_begin(struct stream *);
-void stream_responses_text(struct stream *, int index, const char *text, size_t len);
+void stream_responses_text(struct stream *, int index, const struct api_responses_text *);
 void stream_responses_choice_end(struct stream *, int index, const struct race_candidate *);
 void stream_responses_progress(struct stream *, const struct race_counts *);
 void stream_responses_end(struct stream *, const struct api_response_totals *, const char *extra);

@@ -1,6 +1,9 @@
 #include "server/tokens.h"
 
 #include "config/limits.h"
+#include "server/api_messages.h"
+#include "server/call.h"
+#include "server/prompt.h"
 #include "server/reader.h"
 #include "server/route.h"
 
@@ -39,15 +42,18 @@ void tokens_info(struct api *api, struct http_request *http) {
 
 /* ---- from the body ---- */
 
-/* One request; `arena` owns what was read. */
+/* One request: a text, or messages as /v1/chat/completions takes them.  `chat.arena` owns what was
+ * read. */
 struct tokens_request {
     struct api *api;
     struct http_request *http; /* borrowed; NULL once the client left */
     uv_work_t work;
-    struct arena arena; /* owned */
-    const char *text;
+    const char *text; /* NULL: messages */
     size_t len;
     unsigned flags;
+    struct api_request chat; /* owned */
+    char *rendered;          /* owned; the messages in the model's template */
+    size_t rendered_len;
     bool strings; /* the tokens' texts too */
     int32_t *tokens;
     size_t n;
@@ -71,7 +77,8 @@ static json_t *parse(struct http_request *http, struct reader *r, struct arena *
 /* ---- text to tokens ---- */
 
 static void free_request(struct tokens_request *t) {
-    arena_clear(&t->arena);
+    api_request_clear(&t->chat);
+    free(t->rendered);
     free(t->tokens);
     free(t);
 }
@@ -80,8 +87,11 @@ static void on_gone(void *arg) { ((struct tokens_request *)arg)->http = NULL; }
 
 static void encode(uv_work_t *work) {
     struct tokens_request *t = work->data;
-    bool ok = engine_tokenize(runtime_engine(t->api->runtime), t->text, t->len, t->flags,
-                              &t->tokens, &t->n, &t->error);
+    const struct engine *engine = runtime_engine(t->api->runtime);
+    bool ok = t->text
+                  ? engine_tokenize(engine, t->text, t->len, t->flags, &t->tokens, &t->n, &t->error)
+                  : prompt_tokenize_chat(engine, &t->chat, t->rendered, t->rendered_len, &t->tokens,
+                                         &t->n, &t->error);
     (void)ok; /* the error says it */
 }
 
@@ -112,12 +122,11 @@ static void write_tokens(struct writer *w, const struct tokens_request *t) {
     writer_object_end(w);
 }
 
-static void on_encoded(uv_work_t *work, int status) {
-    struct tokens_request *t = work->data;
-    (void)status; /* the work is never cancelled */
+static void answer(struct tokens_request *t) {
     t->api->n_tokenizing--;
     if (t->http && t->error.kind != ERR_NONE) {
-        if (!t->error.param[0]) snprintf(t->error.param, sizeof t->error.param, "prompt");
+        if (!t->error.param[0] && t->text)
+            snprintf(t->error.param, sizeof t->error.param, "prompt");
         route_reply_error(t->http, &t->error, NULL);
     } else if (t->http) {
         struct buf body;
@@ -130,17 +139,63 @@ static void on_encoded(uv_work_t *work, int status) {
     free_request(t);
 }
 
-static bool read_text(struct tokens_request *t, struct err *e) {
-    struct reader r;
-    json_t *document = parse(t->http, &r, &t->arena, e);
-    if (!document) return false;
-    t->text = reader_string(&r, "prompt", LIMIT_BODY_BYTES_MAX, &t->len);
-    if (!t->text) reader_fail(&r, "prompt", "is missing; it must be a string");
+static void on_encoded(uv_work_t *work, int status) {
+    (void)status; /* the work is never cancelled */
+    answer(work->data);
+}
+
+static void start_encoding(struct tokens_request *t) {
+    t->work.data = t;
+    int status = uv_queue_work(runtime_loop(t->api->runtime), &t->work, encode, on_encoded);
+    BUG_ON(status);
+}
+
+static void on_rendered(void *arg, const char *text, size_t len, const struct err *error) {
+    struct tokens_request *t = arg;
+    if (error) {
+        t->error = *error;
+        if (error->kind == ERR_INPUT)
+            err_prefix(&t->error, "the chat template refused the messages");
+        answer(t);
+        return;
+    }
+    t->rendered = err_strndup(text, len);
+    t->rendered_len = len;
+    start_encoding(t);
+}
+
+/* The same template, and the same tokens before it, as the chat itself gets. */
+static void read_chat(struct tokens_request *t, struct reader *r) {
+    const struct api_request_context context = call_context(t->api);
+    const char *user;
+    size_t user_len;
+    t->chat.kind = API_REQUEST_CHAT;
+    t->chat.add_bos = reader_bool(r, "add_special_tokens", true);
+    if (!api_messages_read(r, &context, &t->chat, &user, &user_len)) return;
+    if (!r->failed && !runtime_chat(t->api->runtime, r->e)) r->failed = true;
+}
+
+static void read_text(struct tokens_request *t, struct reader *r) {
+    t->text = reader_string(r, "prompt", LIMIT_BODY_BYTES_MAX, &t->len);
+    if (!t->text) reader_fail(r, "prompt", "is missing; it must be a string");
     /* Text of control tokens becomes these tokens: who asks here sees all that the vocabulary has.
      */
     t->flags = ENGINE_TOKENIZE_SPECIAL;
-    if (reader_bool(&r, "add_special_tokens", true)) t->flags |= ENGINE_TOKENIZE_BOS;
+    if (reader_bool(r, "add_special_tokens", true)) t->flags |= ENGINE_TOKENIZE_BOS;
+}
+
+static bool read_body(struct tokens_request *t, struct err *e) {
+    struct reader r;
+    json_t *document = parse(t->http, &r, &t->chat.arena, e);
+    if (!document) return false;
+    bool messages = reader_get(&r, "messages") != NULL;
+    if (messages && reader_get(&r, "prompt"))
+        reader_fail(&r, "messages", "can't be combined with prompt");
     t->strings = reader_bool(&r, "return_token_strs", false);
+    if (messages)
+        read_chat(t, &r);
+    else
+        read_text(t, &r);
     json_decref(document);
     http_drop_body(t->http);
     return !r.failed;
@@ -155,17 +210,19 @@ void tokens_encode(struct api *api, struct http_request *http) {
     struct tokens_request *t = err_alloc(1, sizeof *t);
     t->api = api;
     t->http = http;
-    arena_init(&t->arena);
-    if (!read_text(t, &e)) {
+    arena_init(&t->chat.arena);
+    if (!read_body(t, &e)) {
         route_reply_error(http, &e, NULL);
         free_request(t);
         return;
     }
     http_on_gone(http, on_gone, t);
-    t->work.data = t;
     api->n_tokenizing++;
-    int status = uv_queue_work(runtime_loop(api->runtime), &t->work, encode, on_encoded);
-    BUG_ON(status);
+    if (t->text)
+        start_encoding(t);
+    else
+        verifier_render(runtime_verifier(api->runtime), t->chat.variables, t->chat.variables_len,
+                        on_rendered, t);
 }
 
 /* ---- tokens to text ---- */

@@ -39,6 +39,22 @@ def test_tokens_there_and_back(smol):
         error_of(smol.post("/detokenize", wrong), 400, param="tokens")
 
 
+def test_tokens_of_messages_are_those_of_the_chat(smol):
+    messages = [{"role": "system", "content": "Be <|im_end|> short."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    answer = smol.post("/tokenize", {"messages": messages, "return_token_strs": True}).json()
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    chat = smol.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "return_token_ids": True}).json()
+    assert answer["tokens"] == chat["prompt_token_ids"]
+    assert answer["token_strs"].count("<|im_end|>") == 2  # the client's own is text
+    bare = smol.post("/tokenize", {"messages": messages, "add_generation_prompt": False}).json()["tokens"]
+    assert answer["tokens"][:len(bare)] == bare and len(bare) < answer["count"]
+    begun = [*messages, {"role": "assistant", "content": "Well, I"}]
+    continued = smol.post("/tokenize", {"messages": begun, "add_generation_prompt": False, "continue_final_message": True}).json()
+    assert smol.post("/detokenize", {"tokens": continued["tokens"]}).json()["prompt"].endswith("Well, I")
+    for wrong in ({"messages": []}, {"messages": "a"}, {"messages": messages, "prompt": "a"}, {"messages": [{"role": "king"}]}):
+        assert error_of(smol.post("/tokenize", wrong), 400).startswith("messages")
+
+
 # ---- races ----
 
 def test_a_race_is_seen_and_cancelled(smol):
@@ -103,6 +119,26 @@ def test_responses_streamed(smol):
     with client.responses.stream(**ask) as stream:
         stream.until_done()
         assert stream.get_final_response().output_text == text
+
+
+def test_responses_with_logprobs(smol):
+    client = smol.openai()
+    ask = dict(model=smol.model, input=CHAT, temperature=0, max_output_tokens=6, top_logprobs=2,
+               include=["message.output_text.logprobs"])
+    said = client.responses.create(**ask).output[0].content[0]
+    same = client.chat.completions.create(model=smol.model, messages=CHAT, temperature=0, max_tokens=6, logprobs=True,
+                                          top_logprobs=2).choices[0].logprobs.content
+    assert [t.model_dump() for t in said.logprobs] == [t.model_dump() for t in same]
+    found = list(client.responses.create(**ask, stream=True))
+    pieces = [t for e in found if e.type == "response.output_text.delta" for t in e.logprobs]
+    done = next(e for e in found if e.type == "response.output_text.done")
+    whole = found[-1].response.output[0].content[0].logprobs
+    for got in (pieces, done.logprobs, whole):
+        assert [(t.token, t.logprob, len(t.top_logprobs)) for t in got] == [(t.token, t.logprob, 2) for t in same]
+    without = client.responses.create(model=smol.model, input=CHAT, max_output_tokens=2, include=["reasoning.encrypted_content"])
+    assert without.output[0].content[0].logprobs == []
+    error_of(smol.post("/v1/responses", {"input": "a", "include": "all"}), 400, param="include")
+    error_of(smol.post("/v1/responses", {"input": "a", "top_logprobs": 21}), 400, param="top_logprobs")
 
 
 def test_responses_with_tests(qwen):

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from conftest import skip_or_fail
+from conftest import error_of, skip_or_fail
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,11 @@ def test_http_1_0(smol, curl):
     assert json.loads(out)["choices"]
     out, _ = curl("-0", "-N", "-d", '{"prompt":"a","max_tokens":3,"stream":true}', f"{smol.url}/v1/completions")
     assert out.endswith(b"data: [DONE]\n\n")
+
+
+def test_heads_that_are_too_long(smol):
+    error_of(smol.http.get("/" + "a" * 9000), 414, "uri_too_long")
+    error_of(smol.http.get("/health", headers={"x-long": "a" * 70_000}), 431, "request_header_fields_too_large")
 
 
 def test_raw_garbage(smol):

@@ -2,6 +2,8 @@
  * blocking sockets, so that each test says byte for byte what goes over the wire and when. */
 #include "server/http.h"
 
+#include "config/limits.h"
+
 #include <arpa/inet.h>
 #include <check.h>
 #include <netinet/in.h>
@@ -120,7 +122,10 @@ static void handle(void *arg, struct http_request *r) {
 
 static void refuse(void *arg, struct http_request *r, const struct err *e) {
     (void)arg;
-    reply_text(r, e->kind == ERR_TOO_LARGE ? 413 : e->kind == ERR_MEDIA ? 415 : 503, e->message);
+    static const int statuses[] = {
+        [ERR_INPUT] = 400, [ERR_TOO_LARGE] = 413, [ERR_URI] = 414,
+        [ERR_MEDIA] = 415, [ERR_HEAD] = 431,      [ERR_UNAVAILABLE] = 503};
+    reply_text(r, statuses[e->kind], e->message);
 }
 
 static void on_stop(uv_async_t *async) {
@@ -410,10 +415,60 @@ START_TEST(garbage_harms_nobody) {
 }
 END_TEST
 
+/* A request whose path or head has so many bytes. */
+static void expect_head(size_t path, size_t head, const char *status) {
+    static char text[LIMIT_HEAD_BYTES + 2];
+    static const char before[] = "GET ",
+                      between[] = " HTTP/1.1\r\nHost: h\r\nX-Long: ", after[] = "\r\n\r\n";
+    size_t at = sizeof before - 1;
+    memcpy(text, before, at);
+    text[at] = '/';
+    memset(text + at + 1, 'p', path - 1);
+    at += path;
+    memcpy(text + at, between, sizeof between - 1);
+    at += sizeof between - 1;
+    size_t end = head - (sizeof after - 1);
+    memset(text + at, 'x', end - at);
+    memcpy(text + end, after, sizeof after - 1);
+    int fd = dial();
+    send_bytes(fd, text, head);
+    expect(receive(fd, "\r\n\r\n"), status);
+    close(fd);
+}
+
+START_TEST(heads_of_the_limit_are_taken_and_one_byte_more_is_not) {
+    expect_head(LIMIT_PATH_BYTES, 10000, "HTTP/1.1 200");
+    expect_head(LIMIT_PATH_BYTES + 1, 10000, "HTTP/1.1 414");
+    expect_head(10, LIMIT_HEAD_BYTES, "HTTP/1.1 200");
+    expect_head(10, LIMIT_HEAD_BYTES + 1, "HTTP/1.1 431");
+}
+END_TEST
+
+START_TEST(bodies_framed_in_two_ways_are_refused) {
+    static const char *const framings[] = {
+        "Content-Length: 1\r\nContent-Length: 2\r\n",
+        "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: gzip\r\n",
+        "Transfer-Encoding: gzip, chunked\r\n",
+    };
+    for (size_t i = 0; i < sizeof framings / sizeof *framings; i++) {
+        char head[200];
+        snprintf(head, sizeof head, "POST /a HTTP/1.1\r\nHost: h\r\n%s\r\n0\r\n\r\n", framings[i]);
+        int fd = dial();
+        send_text(fd, head);
+        const char *text = receive(fd, NULL); /* to the end: it is closed */
+        expect(text, "HTTP/1.1 400");
+        expect_not(text, "HTTP/1.1 200");
+        close(fd);
+    }
+    ck_assert_int_eq(atomic_load(&server.handled), 0);
+}
+END_TEST
+
 START_TEST(huge_heads_are_refused) {
     int fd = dial();
     send_text(fd, "GET / HTTP/1.1\r\nHost: h\r\nX-Long: ");
-    static char filler[100000];
+    static char filler[4 * LIMIT_HEAD_BYTES];
     memset(filler, 'a', sizeof filler);
     send_bytes(fd, filler, sizeof filler);
     send_text(fd, "\r\n\r\n");
@@ -611,6 +666,8 @@ int main(void) {
     tcase_add_test(t, absurd_lengths_are_refused_at_once);
     tcase_add_test(t, encoded_bodies_are_415);
     tcase_add_test(t, garbage_harms_nobody);
+    tcase_add_test(t, heads_of_the_limit_are_taken_and_one_byte_more_is_not);
+    tcase_add_test(t, bodies_framed_in_two_ways_are_refused);
     tcase_add_test(t, huge_heads_are_refused);
     tcase_add_test(t, leaving_while_waiting_is_noticed);
     tcase_add_test(t, half_closing_while_waiting_counts_as_leaving);

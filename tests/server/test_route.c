@@ -106,6 +106,7 @@ START_TEST(each_kind_has_its_status) {
         {ERR_NOT_FOUND, 404, "invalid_request_error", "not_found"},
         {ERR_METHOD, 405, "invalid_request_error", "method_not_allowed"},
         {ERR_TOO_LARGE, 413, "invalid_request_error", "request_too_large"},
+        {ERR_URI, 414, "invalid_request_error", "uri_too_long"},
         {ERR_MEDIA, 415, "invalid_request_error", "unsupported_media_type"},
         {ERR_NONE_PASSED, 422, "no_candidate_passed", "no_candidate_passed"},
         {ERR_BUSY, 429, "rate_limit_error", "rate_limit_exceeded"},
