@@ -103,23 +103,30 @@ void batch_prompt(struct batch *b, struct job *j, int n) {
     prompt_draws(b, j, first, n);
 }
 
-void batch_branch(struct batch *b, struct branch *branch, int n) {
-    reserve_rows(b, n);
+void batch_branch(struct batch *b, struct branch *branch, int n, const int32_t *guesses,
+                  int n_guesses) {
+    bool draws = branch->cached + n == branch_length(branch);
+    BUG_ON(n_guesses && !draws);
+    reserve_rows(b, n + n_guesses);
     int table = add_table(b, branch->table, branch->n_blocks);
     int first = b->rows.n_rows;
-    for (int i = 0; i < n; i++) {
-        b->tokens[first + i] = branch_token(branch, branch->cached + i);
+    for (int i = 0; i < n + n_guesses; i++) {
+        b->tokens[first + i] = i < n ? branch_token(branch, branch->cached + i) : guesses[i - n];
         b->positions[first + i] = branch->cached + i;
         b->table_of_row[first + i] = table;
     }
-    b->rows.n_rows += n;
-    add_to_group(b, branch->job, first, n, job_prompt_goal(branch->job) / KERNELS_BLOCK);
-    if (branch->cached + n == branch_length(branch)) {
-        b->logit_rows[b->rows.n_logits] = first + n - 1;
+    b->rows.n_rows += n + n_guesses;
+    add_to_group(b, branch->job, first, n + n_guesses,
+                 job_prompt_goal(branch->job) / KERNELS_BLOCK);
+    for (int i = 0; draws && i <= n_guesses; i++) {
+        b->logit_rows[b->rows.n_logits] = first + n - 1 + i;
         b->draws[b->n_draws++] =
-            (struct batch_draw){.branch = branch, .logit_row = b->rows.n_logits};
-        b->rows.n_logits++;
+            (struct batch_draw){.branch = branch, .logit_row = b->rows.n_logits++, .ahead = i};
     }
+}
+
+int32_t batch_guess(const struct batch *b, int i) {
+    return b->tokens[b->logit_rows[b->draws[i].logit_row]];
 }
 
 const struct kernels_batch *batch_rows(struct batch *b) {

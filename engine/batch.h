@@ -10,8 +10,9 @@
 #include "engine/branch.h"
 
 struct batch_draw {        /* one row that gives logits */
-    struct branch *branch; /* whose last row it is; NULL: a row of a prompt */
+    struct branch *branch; /* whose row it is; NULL: a row of a prompt */
     int logit_row;
+    int ahead;       /* guessed tokens that its history has after the branch's own */
     struct job *job; /* of a prompt's row: whose token at `position` is to be told about */
     int position;
 };
@@ -31,8 +32,12 @@ void batch_clear(struct batch *);
 void batch_reset(struct batch *);
 /* Rows for the prompt positions cached … cached+n-1; the job's table holds them already. */
 void batch_prompt(struct batch *, struct job *, int n);
-/* Rows for the branch's positions cached … cached+n-1; with a draw where they reach its length. */
-void batch_branch(struct batch *, struct branch *, int n);
+/* Rows for the branch's positions cached … cached+n-1; with a draw where they reach its length, and
+ * then a row and a draw for each of n_guesses guessed tokens that may follow; the table holds them.
+ */
+void batch_branch(struct batch *, struct branch *, int n, const int32_t *guesses, int n_guesses);
+/* Of draw i: the guessed token that its row computes (ahead > 0). */
+int32_t batch_guess(const struct batch *, int i);
 /* The finished batch; borrowed until the next reset. */
 const struct kernels_batch *batch_rows(struct batch *);
 

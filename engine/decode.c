@@ -3,13 +3,20 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/event.h"
+#include "engine/guess.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { STALLED_TURNS = 100 };
+enum {
+    STALLED_TURNS = 100,
+    FEW_ROWS =
+        4, /* cost hardly more than one on any machine: guesses may always fill a step to these */
+};
+
+static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 struct decode {
     struct decode_options o;
@@ -240,6 +247,36 @@ static void admit(struct decode *d) {
         if (d->view_jobs[i].start) start_candidates(d, d->job_at[i], d->view_jobs[i].start);
 }
 
+/* Blocks that guesses leave free: another one for each live branch. */
+static bool has_room(const struct decode *d, const struct branch *b, int n_positions) {
+    return n_positions <= b->n_blocks * KERNELS_BLOCK || kv_free(d->pool) > d->n_view_branches;
+}
+
+/* Up to `most` guesses of what the branch draws after this turn's rows. */
+static int guess(struct decode *d, struct branch *b, int most, int32_t *out) {
+    const struct engine_job *s = &b->job->spec;
+    int length = branch_length(b);
+    /* Penalties change with each token drawn; nothing is drawn beyond the end. */
+    if (d->o.no_guessing || job_has_penalties(b->job)) return 0;
+    if (most > GUESS_MOST) most = GUESS_MOST;
+    if (most > s->max_tokens - b->n_tokens - 1) most = s->max_tokens - b->n_tokens - 1;
+    if (most > d->o.plan->context - length - 1) most = d->o.plan->context - length - 1;
+    int n = most > 0 ? guess_next(s->prompt, s->n_prompt, b->tokens, b->n_tokens, most, out) : 0;
+    return n && has_room(d, b, length + n) && branch_grow(b, d->pool, length + n) ? n : 0;
+}
+
+/* Guesses that the planned rows leave room for: up to the knee they cost little. */
+static int guess_room(const struct decode *d, const struct scheduler_budget *budget) {
+    int planned = 0;
+    for (int i = 0; i < d->n_view_jobs; i++)
+        planned += d->view_jobs[i].rows;
+    for (int i = 0; i < d->n_view_branches; i++)
+        planned += d->view_branches[i].rows;
+    int most = budget->auto_width > FEW_ROWS ? budget->auto_width : FEW_ROWS;
+    if (most > budget->max_rows) most = budget->max_rows;
+    return most > planned ? most - planned : 0;
+}
+
 /* Decides this turn's rows, takes their blocks and fills the batch. */
 static void fill_batch(struct decode *d) {
     fill_view(d);
@@ -260,14 +297,20 @@ static void fill_batch(struct decode *d) {
         }
         batch_prompt(&d->batch, j, rows);
     }
+    int spare = guess_room(d, &room);
     for (int i = 0; i < d->n_view_branches; i++) {
-        int rows = d->view_branches[i].rows;
+        int rows = d->view_branches[i].rows, n_guesses = 0;
+        int32_t guesses[GUESS_MOST];
         struct branch *b = d->branch_at[i];
         if (!rows || !branch_grow(b, d->pool, b->cached + rows)) {
             d->view_branches[i].rows = 0;
             continue;
         }
-        batch_branch(&d->batch, b, rows);
+        if (spare && b->cached + rows == branch_length(b))
+            n_guesses = guess(d, b, ceil_div(spare, d->n_view_branches - i), guesses);
+        spare -= n_guesses;
+        d->stats.guessed_rows += (uint64_t)n_guesses;
+        batch_branch(&d->batch, b, rows, guesses, n_guesses);
     }
 }
 
@@ -281,38 +324,75 @@ static void stream_text(struct decode *d, struct branch *b) {
     b->sent_tokens = b->n_tokens;
 }
 
-static void append(struct decode *d, struct branch *b, const struct kernels_drawn *drawn) {
+/* False where that was the branch's end. */
+static bool append(struct decode *d, struct branch *b, const struct kernels_drawn *drawn) {
     branch_append(b, drawn, d->o.tokenizer, d->o.plan->context);
     d->stats.generated_tokens += (uint64_t)b->n_members;
     atomic_fetch_add_explicit(&b->job->handle->generated, b->n_members, memory_order_relaxed);
     stream_text(d, b);
-    if (b->over) end_branch(d, b, b->ended);
+    bool over = b->over;
+    if (over) end_branch(d, b, b->ended);
+    return !over;
 }
 
-/* Members that drew the same token stay together; each other token's members fork off.  `drawn` is
- * in the order of the members. */
-static void settle_draws(struct decode *d, struct branch *b, const struct kernels_drawn *drawn) {
-    int n = b->n_members;
+/* What the members of a branch drew at one position: drawn[slots[i]] is member i's.  Those that
+ * drew `guess` stay, or those that agree with the first where none did; each other token's members
+ * fork off.  Returns whether the branch goes on from `guess`; slots are then those of who stayed.
+ */
+static bool settle_position(struct decode *d, struct branch *b, const struct kernels_drawn *drawn,
+                            int *slots, int32_t guess) {
+    int n = b->n_members, n_stay = 0;
     int *same = err_alloc((size_t)n, sizeof *same);
     int *members = err_alloc((size_t)n, sizeof *members);
     bool *settled = err_alloc((size_t)n, sizeof *settled);
     memcpy(members, b->members, (size_t)n * sizeof *members);
-    const struct kernels_drawn *own = &drawn[0];
-    for (int i = 1; i < n; i++) {
-        if (settled[i] || drawn[i].token == own->token) continue;
+    const struct kernels_drawn *stay = &drawn[slots[0]];
+    for (int i = 1; i < n && stay->token != guess; i++)
+        if (drawn[slots[i]].token == guess) stay = &drawn[slots[i]];
+    for (int i = 0; i < n; i++) {
+        const struct kernels_drawn *own = &drawn[slots[i]];
+        if (own->token == stay->token) {
+            slots[n_stay++] = slots[i]; /* never past i */
+            continue;
+        }
+        if (settled[i]) continue;
         int n_same = 0;
         for (int k = i; k < n; k++) {
-            if (drawn[k].token != drawn[i].token) continue;
+            if (drawn[slots[k]].token != own->token) continue;
             settled[k] = true;
             same[n_same++] = members[k];
         }
         struct branch *f = branch_fork(b, same, n_same, d->next_age++, d->pool, copy_block, d);
-        append(d, f, &drawn[i]);
+        append(d, f, own);
     }
-    append(d, b, own);
+    bool goes_on = stay->token == guess;
+    goes_on = append(d, b, stay) && goes_on;
     free(same);
     free(members);
     free(settled);
+    return goes_on;
+}
+
+/* The draws of one branch, of which the first is batch draw `first`: position by position, as long
+ * as the guesses are right.  `drawn` has those of all members for each position.  Returns how many
+ * batch draws that were. */
+static int settle_branch(struct decode *d, int first, const struct kernels_drawn *drawn) {
+    const struct batch_draw *at = &d->batch.draws[first];
+    struct branch *b = at->branch;
+    int n = b->n_members, n_positions = 1;
+    while (first + n_positions < d->batch.n_draws && at[n_positions].ahead)
+        n_positions++;
+    int *slots = err_alloc((size_t)n, sizeof *slots);
+    for (int i = 0; i < n; i++)
+        slots[i] = i;
+    for (int p = 0; p < n_positions; p++) {
+        int32_t guess = p + 1 < n_positions ? batch_guess(&d->batch, first + p + 1) : -1;
+        if (!settle_position(d, b, drawn + (size_t)p * (size_t)n, slots, guess)) break;
+        b->cached++; /* the guess's row is one of its own now */
+        d->stats.guessed_right++;
+    }
+    free(slots);
+    return n_positions;
 }
 
 static bool draw(struct decode *d, struct err *e) {
@@ -320,15 +400,17 @@ static bool draw(struct decode *d, struct err *e) {
     if (!d->sampler.draws.n_draws) return true;
     if (!step_draw(d->step, &d->sampler.draws, d->sampler.drawn, e)) return false;
     const struct kernels_drawn *drawn = d->sampler.drawn;
-    for (int i = 0; i < d->batch.n_draws; i++) {
+    for (int i = 0; i < d->batch.n_draws;) {
         const struct batch_draw *at = &d->batch.draws[i];
         if (!at->branch) {
             job_keep_logprob(at->job, at->position, drawn++);
+            i++;
             continue;
         }
         int n = at->branch->n_members;
-        settle_draws(d, at->branch, drawn);
-        drawn += n;
+        int n_positions = settle_branch(d, i, drawn);
+        drawn += n * n_positions;
+        i += n_positions;
     }
     return true;
 }

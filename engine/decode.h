@@ -3,8 +3,9 @@
  *
  * THEORY.  A turn: cancelled things leave; scheduler_admit says who starts, scheduler_rows who gets
  * rows; blocks are taken; one step_forward computes all rows; each branch that reached its length
- * draws for its members, forks where they differ, and ends where its text does.  A job ends when it
- * has no branch and no candidate left to start.
+ * draws for its members, forks where they differ, and ends where its text does; while rows are few,
+ * it also draws after guessed tokens (guess.h), as far as these are what its members drew.  A job
+ * ends when it has no branch and no candidate left to start.
  *
  * No thread of its own: engine.c drives it from ENGINE, tests drive it directly. */
 #ifndef ENGINE_DECODE_H
@@ -20,7 +21,7 @@ struct decode_options {
     const struct model *model;         /* borrowed */
     const struct tokenizer *tokenizer; /* borrowed */
     const struct memory_plan *plan;    /* borrowed */
-    bool no_sharing;
+    bool no_sharing, no_guessing;
     void (*event)(void *arg, struct engine_event *); /* takes the event */
     void *arg;
 };
@@ -34,7 +35,8 @@ int decode_jobs(const struct decode *);
 bool decode_turn(struct decode *, struct err *e);
 /* Ends every job with this error. */
 void decode_fail_all(struct decode *, const struct err *);
-/* Candidates in flight of a job whose width is 0; 1 until set. */
+/* Candidates in flight of a job whose width is 0, and rows up to which guesses fill a step; 1 until
+ * set. */
 void decode_set_auto_width(struct decode *, int width);
 /* Counters back to 0: after measuring. */
 void decode_forget_stats(struct decode *);

@@ -205,6 +205,7 @@ static bool load(struct engine *g, const struct engine_options *o, struct err *e
                                      .tokenizer = g->tokenizer,
                                      .plan = &g->plan,
                                      .no_sharing = o->no_sharing,
+                                     .no_guessing = o->no_guessing,
                                      .event = push_event,
                                      .arg = g};
     if (!(g->decode = decode_new(&options, e))) return false;

@@ -42,6 +42,7 @@ struct engine_options {
     int kv_blocks;         /* 0: what the memory plan leaves */
     const char *weights;   /* NULL or "auto"; cuda: "bf16", "fp8" for the layers' matrices */
     bool no_sharing;       /* every candidate computes its own rows: for measures and tests */
+    bool no_guessing;      /* no rows for tokens that are only guessed (guess.h), likewise */
     bool no_graphs;        /* cuda: each operation of each step is queued: likewise */
     void (*progress)(void *arg, const char *what, double share); /* NULL, or called while loading */
     void *progress_arg;
@@ -219,6 +220,7 @@ struct engine_stats {
         blocks_cached; /* cached ones count as free: they're given up on demand */
     /* counters */
     uint64_t steps, rows, prompt_tokens, prompt_tokens_cached, generated_tokens;
+    uint64_t guessed_rows, guessed_right; /* rows of guessed tokens, and those that were drawn */
     double step_seconds;
     struct engine_memory memory;
     struct engine_op ops[ENGINE_OPS];

@@ -28,14 +28,15 @@ static void reserve(struct sampler *s, int n_draws, int n_seen, int n_bias) {
 }
 
 /* The draw that all members of a branch have in common, but for the candidate. */
-static struct kernels_draw branch_draw(struct sampler *s, const struct branch *b, int logit_row,
-                                       int n_ends) {
+static struct kernels_draw branch_draw(struct sampler *s, const struct batch_draw *at, int n_ends) {
+    const struct branch *b = at->branch;
     const struct engine_job *job = &b->job->spec;
     const struct engine_sampling *p = &job->sampling;
+    int position = b->n_tokens + at->ahead;
     struct kernels_draw d = {
-        .logit_row = logit_row,
+        .logit_row = at->logit_row,
         .seed = job->seed,
-        .position = (uint32_t)b->n_tokens,
+        .position = (uint32_t)position,
         .temperature = p->temperature,
         .top_k = p->top_k,
         .top_p = p->top_p,
@@ -47,7 +48,7 @@ static struct kernels_draw branch_draw(struct sampler *s, const struct branch *b
         .n_seen = b->n_seen,
         .first_bias = s->n_bias,
         .n_bias = p->n_bias,
-        .n_forbidden = b->n_tokens < job->min_tokens ? n_ends : 0,
+        .n_forbidden = position < job->min_tokens ? n_ends : 0,
         .n_top = job->logprobs ? job->n_top_logprobs : 0,
     };
     if (b->n_seen) memcpy(s->seen + s->n_seen, b->seen, (size_t)b->n_seen * sizeof *b->seen);
@@ -93,7 +94,7 @@ void sampler_prepare(struct sampler *s, const struct batch *batch, const struct 
             s->draw[n++] = prompt_draw(s, &batch->draws[i]);
             continue;
         }
-        struct kernels_draw d = branch_draw(s, b, batch->draws[i].logit_row, n_ends);
+        struct kernels_draw d = branch_draw(s, &batch->draws[i], n_ends);
         for (int k = 0; k < b->n_members; k++) {
             s->draw[n] = d;
             int index = b->job->spec.first_index + b->members[k];

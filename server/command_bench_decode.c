@@ -327,7 +327,7 @@ int command_bench_decode(int argc, char **argv, const struct config *c) {
         if (b.n[i] > most) most = b.n[i];
     char *path = config_model_path(c);
     struct engine_options options = command_bench_options(c, path, most);
-    options.no_sharing = b.no_share;
+    options.no_sharing = options.no_guessing = b.no_share;
     struct report r = {.runs = err_alloc((size_t)b.n_runs * (size_t)b.repeat, sizeof *r.runs)};
     struct engine *g = engine_open(&options, &e);
     if (g && !b.json) engine_describe(g, stdout);

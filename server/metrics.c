@@ -147,6 +147,9 @@ static void write_engine(struct buf *b, const struct engine_stats *s) {
     counter(b, "firstpass_prompt_tokens_cached_total", s->prompt_tokens_cached,
             "Of these, found in the cache.");
     counter(b, "firstpass_generated_tokens_total", s->generated_tokens, "Tokens generated.");
+    counter(b, "firstpass_engine_guessed_rows_total", s->guessed_rows, "Rows of guessed tokens.");
+    counter(b, "firstpass_engine_guessed_right_total", s->guessed_right,
+            "Of these, drawn by a candidate.");
     seconds(b, "firstpass_engine_step_seconds_total", s->step_seconds, "Time in forward passes.");
     /* The rows of prompts are taken out: all but the last token of each, which its candidates
      * share. */

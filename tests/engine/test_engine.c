@@ -179,6 +179,7 @@ START_TEST(results_do_not_depend_on_company) {
     struct engine *g = open_engine((struct engine_options){.threads = 1, .max_rows = 64});
     struct engine *other = open_engine((struct engine_options){
         .threads = 2, .max_rows = 5, .prefill_chunk = 7, .no_sharing = true, .kv_blocks = 40});
+    struct engine *careful = open_engine((struct engine_options){.no_guessing = true});
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         struct engine_job job = job_of(lengths[k], 40, 30);
         struct outcome *together = run(g, &job);
@@ -186,6 +187,9 @@ START_TEST(results_do_not_depend_on_company) {
          * branches are parked. */
         struct outcome *apart = run(other, &job);
         same(together, apart, 40);
+        struct outcome *unguessed = run(careful, &job);
+        same(together, unguessed, 40);
+        outcome_free(unguessed);
         job.n_candidates = 1;
         job.width = 1;
         struct outcome *alone = run(other, &job);
@@ -196,8 +200,44 @@ START_TEST(results_do_not_depend_on_company) {
     }
     all_free(g);
     all_free(other);
+    all_free(careful);
     engine_close(g);
     engine_close(other);
+    engine_close(careful);
+}
+END_TEST
+
+/* A repeated prompt and greedy draws of one candidate beside hot ones: some guesses are right for
+ * all members, some for a few, most for none.  Small pools leave no blocks for them. */
+START_TEST(guesses_change_no_draw) {
+    struct engine *plain = open_engine((struct engine_options){.no_guessing = true});
+    const int pools[] = {0, 24, 12};
+    for (int p = 0; p < 3; p++) {
+        struct engine *g = open_engine((struct engine_options){.kv_blocks = pools[p]});
+        uint64_t right = 0;
+        for (int temperature = 0; temperature < 4; temperature++) {
+            struct engine_job job = job_of(30, 6, 60);
+            job.sampling.temperature = 0.2f * (float)temperature;
+            job.sampling.greedy_first = true;
+            job.ignore_eos = true;
+            job.logprobs = true;
+            struct outcome *a = run(plain, &job), *b = run(g, &job);
+            same(a, b, 6);
+            outcome_free(a);
+            outcome_free(b);
+            struct engine_stats s;
+            engine_stats(g, &s);
+            ck_assert_uint_le(s.guessed_right, s.guessed_rows);
+            right = s.guessed_right;
+        }
+        if (!p) ck_assert_uint_gt(right, 0);
+        all_free(g);
+        engine_close(g);
+    }
+    struct engine_stats s;
+    engine_stats(plain, &s);
+    ck_assert_uint_eq(s.guessed_rows, 0);
+    engine_close(plain);
 }
 END_TEST
 
@@ -646,6 +686,7 @@ int main(void) {
     TCase *t = tcase_create("engine");
     tcase_set_timeout(t, 0); /* ctest has one */
     tcase_add_test(t, results_do_not_depend_on_company);
+    tcase_add_test(t, guesses_change_no_draw);
     tcase_add_test(t, candidates_differ_and_seeds_matter);
     tcase_add_test(t, sharing_saves_rows);
     tcase_add_test(t, greedy_first_is_candidate_zero_only);

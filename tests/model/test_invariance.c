@@ -1,6 +1,6 @@
 /* The same seed, index and model file give the same tokens: alone and among 64, sharing equal rows
- * or not, on one thread and two, whatever the size of the prompt's chunks, beside another race, on
- * every instruction set. */
+ * or not, guessing or not, on one thread and two, whatever the size of the prompt's chunks, beside
+ * another race, on every instruction set. */
 #include "engine/engine.h"
 #include "tests/model/models.h"
 
@@ -22,20 +22,21 @@ struct tokens {
 struct way {
     const char *what, *isa;
     int candidates, threads, width, chunk;
-    bool no_sharing, company;
+    bool no_sharing, company, no_guessing;
 };
 
-static const struct way plain = {"plain", "auto", CANDIDATES, 2, 0, 0, false, false};
+static const struct way plain = {"plain", "auto", CANDIDATES, 2, 0, 0, false, false, false};
 static const struct way ways[] = {
-    {"a width of 64, nothing shared", "auto", CANDIDATES, 2, CANDIDATES, 0, true, false},
-    {"one after the other", "auto", 8, 2, 1, 0, true, false},
-    {"one thread, a width of 7", "auto", 24, 1, 7, 0, false, false},
-    {"the prompt in chunks of 5", "auto", 16, 2, 0, 5, false, false},
-    {"beside another race", "auto", 32, 2, 0, 0, false, true},
-    {"amx", "amx", 32, 2, 32, 0, true, false},
-    {"avx512vnni", "avx512vnni", 32, 2, 32, 0, true, false},
-    {"avx2", "avx2", 32, 2, 32, 0, true, false},
-    {"generic", "generic", 3, 2, 0, 0, false, false},
+    {"a width of 64, nothing shared", "auto", CANDIDATES, 2, CANDIDATES, 0, true, false, false},
+    {"one after the other", "auto", 8, 2, 1, 0, true, false, false},
+    {"nothing guessed", "auto", CANDIDATES, 2, 0, 0, false, false, true},
+    {"one thread, a width of 7", "auto", 24, 1, 7, 0, false, false, false},
+    {"the prompt in chunks of 5", "auto", 16, 2, 0, 5, false, false, false},
+    {"beside another race", "auto", 32, 2, 0, 0, false, true, false},
+    {"amx", "amx", 32, 2, 32, 0, true, false, false},
+    {"avx512vnni", "avx512vnni", 32, 2, 32, 0, true, false, false},
+    {"avx2", "avx2", 32, 2, 32, 0, true, false, false},
+    {"generic", "generic", 3, 2, 0, 0, false, false, false},
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
@@ -51,7 +52,8 @@ static struct engine *open_engine(const char *model, const struct way *w) {
                                .context = 512,
                                .kv_blocks = 1024,
                                .prefill_chunk = w->chunk,
-                               .no_sharing = w->no_sharing};
+                               .no_sharing = w->no_sharing,
+                               .no_guessing = w->no_guessing};
     struct err e = {0};
     struct engine *g = engine_open(&o, &e);
     if (!g && strstr(e.message, "instruction set")) {
