@@ -12,6 +12,8 @@ enum {
     ALIGN = 256,           /* of the scales behind the elements */
 };
 
+static const float FP8_MAX = 448.0f;
+
 /* ---- rounding, to nearest, ties to even ---- */
 
 static uint16_t bf16_from_f32(float f) {
@@ -21,26 +23,35 @@ static uint16_t bf16_from_f32(float f) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* |f| <= 448, or NaN.  Below 2^-6 in steps of 2^-9, above with 3 bits of mantissa. */
+/* |f| <= 448, no NaN.  From 2^-6 on the upper bits of an f32 with 3 bits of mantissa; below, where
+ * steps are 2^-9, the last bits after adding 2^14.  No branches: compilers make vectors of it. */
 static uint8_t fp8_from_f32(float f) {
-    float size = fabsf(f);
-    uint8_t sign = signbit(f) ? 0x80 : 0;
-    if (f != f) return 0x7f;
-    if (size < 0x1p-6f) return (uint8_t)(sign | (int)rintf(size * 0x1p9f));
-    int exponent;
-    float mantissa = rintf(frexpf(size, &exponent) * 16); /* 8 … 16 */
-    return (uint8_t)(sign | (((exponent + 6) << 3) + (int)mantissa - 8));
+    uint32_t bits, small, sign;
+    memcpy(&bits, &f, sizeof bits);
+    sign = bits >> 24 & 0x80;
+    bits &= 0x7fffffff;
+    float shifted;
+    memcpy(&shifted, &bits, sizeof shifted);
+    shifted += 16384.0f;
+    memcpy(&small, &shifted, sizeof small);
+    uint32_t large = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120u << 3);
+    return (uint8_t)(sign | (bits < 0x3c800000u ? small & 0xf : large));
 }
 
-/* The scale of a row, and its elements divided by it.  A scale of 1 where the row is nothing or not
- * finite, as the kernels have it. */
+/* The scale of a row, and its elements divided by it.  A scale of 1 where the row is nothing; what
+ * isn't finite, which no sound file has, becomes the largest. */
 static float round_to_fp8(const float *row, size_t n, uint8_t *out) {
     float top = 0;
-    for (size_t i = 0; i < n; i++)
-        top = fmaxf(top, fabsf(row[i]));
-    float scale = top > 0 && isfinite(top) ? top / 448.0f : 1.0f, inverse = 1.0f / scale;
-    for (size_t i = 0; i < n; i++)
-        out[i] = fp8_from_f32(fminf(fmaxf(row[i] * inverse, -448.0f), 448.0f));
+    for (size_t i = 0; i < n; i++) {
+        float size = fabsf(row[i]);
+        top = size > top ? size : top;
+    }
+    float scale = top > 0 && isfinite(top) ? top / FP8_MAX : 1.0f, inverse = 1.0f / scale;
+    for (size_t i = 0; i < n; i++) {
+        float v = row[i] * inverse;
+        v = v > FP8_MAX ? FP8_MAX : v;
+        out[i] = fp8_from_f32(v >= -FP8_MAX ? v : -FP8_MAX);
+    }
     return scale;
 }
 
@@ -78,6 +89,26 @@ bool weights_keeps_data(const struct kernels_device *dev, enum quant_type type) 
 
 /* ---- matrices ---- */
 
+/* What of a file needs no rounding is sent as it lies there. */
+static bool send_as_it_is(struct kernels_device *dev, const struct kernels_weight *w,
+                          const uint8_t *from, struct err *e) {
+    gpu_put(dev->gpu, w->data, from, elements_bytes(w->n_rows, w->n_cols, false));
+    return state_wait(dev, e);
+}
+
+static void round_row(const struct kernels_weight *w, const float *row, uint8_t *out,
+                      float *scale) {
+    size_t cols = (size_t)w->n_cols;
+    if (w->scales) {
+        *scale = round_to_fp8(row, cols, out);
+        return;
+    }
+    for (size_t i = 0; i < cols; i++) {
+        uint16_t element = bf16_from_f32(row[i]);
+        memcpy(out + i * sizeof element, &element, sizeof element);
+    }
+}
+
 static bool send_rows(struct kernels_device *dev, const struct kernels_weight *w,
                       enum quant_type type, const uint8_t *from, struct err *e) {
     size_t row_bytes = quant_row_bytes(type, (size_t)w->n_cols), cols = (size_t)w->n_cols;
@@ -89,16 +120,8 @@ static bool send_rows(struct kernels_device *dev, const struct kernels_weight *w
     for (int first = 0; first < w->n_rows; first += piece) {
         int n = w->n_rows - first < piece ? w->n_rows - first : piece;
         for (int r = 0; r < n; r++) {
-            uint8_t *out = rows + (size_t)r * out_bytes;
             quant_decode(type, from + (size_t)(first + r) * row_bytes, cols, row);
-            if (w->scales) {
-                scales[r] = round_to_fp8(row, cols, out);
-                continue;
-            }
-            for (size_t i = 0; i < cols; i++) {
-                uint16_t element = bf16_from_f32(row[i]);
-                memcpy(out + i * sizeof element, &element, sizeof element);
-            }
+            round_row(w, row, rows + (size_t)r * out_bytes, &scales[r]);
         }
         gpu_put(dev->gpu, w->data + (size_t)first * out_bytes, rows, (size_t)n * out_bytes);
         if (w->scales) gpu_put(dev->gpu, w->scales + first, scales, (size_t)n * sizeof *scales);
@@ -119,7 +142,9 @@ struct kernels_weight *weights_new(struct kernels_device *dev, enum quant_type t
     w->data = gpu_alloc(dev->gpu, all_bytes(n_rows, n_cols, fp8), "weights", e);
     if (fp8 && w->data)
         w->scales = (float *)(void *)(w->data + elements_bytes(n_rows, n_cols, true));
-    if (w->data && send_rows(dev, w, type, data, e)) return w;
+    bool as_it_is = type == QUANT_BF16 && !fp8;
+    if (w->data && (as_it_is ? send_as_it_is(dev, w, data, e) : send_rows(dev, w, type, data, e)))
+        return w;
     weights_free(dev, w);
     return NULL;
 }

@@ -21,8 +21,17 @@ struct gpu_graph {
     struct node *first, **end; /* owned list */
 };
 
+/* Device memory that was given out. */
+struct piece {
+    struct piece *next; /* owned */
+    void *at;           /* owned */
+    size_t bytes;
+};
+
 struct gpu {
     struct gpu_graph *recording; /* owned; NULL: launches run */
+    struct piece *pieces;        /* owned */
+    size_t taken;
     int allocations;
     bool failed;
 };
@@ -48,36 +57,61 @@ bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
     return true;
 }
 
-void gpu_close(struct gpu *g) { free(g); }
-
-size_t gpu_free_bytes(const struct gpu *g) {
-    (void)g;
-    return memory_bytes;
+void gpu_close(struct gpu *g) {
+    if (!g) return;
+    BUG_ON(g->pieces != NULL); /* memory that nobody released */
+    free(g);
 }
+
+size_t gpu_free_bytes(const struct gpu *g) { return memory_bytes - g->taken; }
 
 int gpu_allocations(const struct gpu *g) { return g->allocations; }
 
-void *gpu_alloc(struct gpu *g, size_t bytes, const char *what, struct err *e) {
+static void *alloc_poisoned(size_t bytes) {
     void *p = NULL;
-    g->allocations++;
-    if (bytes > memory_bytes || posix_memalign(&p, 256, bytes ? bytes : 1)) {
-        err_set(e, ERR_SYSTEM, "cuda: no device memory for %zu bytes of %s", bytes, what);
-        return NULL;
-    }
+    if (posix_memalign(&p, 256, bytes ? bytes : 1)) return NULL;
     memset(p, 0xff, bytes);
     return p;
 }
 
+void *gpu_alloc(struct gpu *g, size_t bytes, const char *what, struct err *e) {
+    void *p = NULL;
+    g->allocations++;
+    if (bytes > memory_bytes - g->taken || !(p = alloc_poisoned(bytes))) {
+        err_set(e, ERR_SYSTEM, "cuda: no device memory for %zu bytes of %s", bytes, what);
+        return NULL;
+    }
+    struct piece *piece = err_alloc(1, sizeof *piece);
+    *piece = (struct piece){g->pieces, p, bytes};
+    g->pieces = piece;
+    g->taken += bytes;
+    return p;
+}
+
 void gpu_release(struct gpu *g, void *p) {
-    (void)g;
-    free(p);
+    if (!p) return;
+    struct piece **at = &g->pieces;
+    while (*at && (*at)->at != p)
+        at = &(*at)->next;
+    BUG_ON(!*at); /* no memory of this device */
+    struct piece *piece = *at;
+    *at = piece->next;
+    g->taken -= piece->bytes;
+    free(piece->at);
+    free(piece);
 }
 
 void *gpu_alloc_pinned(struct gpu *g, size_t bytes, const char *what, struct err *e) {
-    return gpu_alloc(g, bytes, what, e);
+    void *p = alloc_poisoned(bytes);
+    g->allocations++;
+    if (!p) err_set(e, ERR_SYSTEM, "cuda: no pinned memory for %zu bytes of %s", bytes, what);
+    return p;
 }
 
-void gpu_release_pinned(struct gpu *g, void *p) { gpu_release(g, p); }
+void gpu_release_pinned(struct gpu *g, void *p) {
+    (void)g;
+    free(p);
+}
 
 void gpu_put(struct gpu *g, void *to, const void *from, size_t bytes) {
     BUG_ON(g->recording != NULL);
