@@ -1,4 +1,9 @@
-/* kernels/cuda/gpu.h over the host's own memory: launches run at once, fresh memory is NaN. */
+/* kernels/cuda/gpu.h over the host's own memory.
+ *
+ * Work is queued and done at the last moment that the real device would allow: when somebody waits.
+ * Then a copy from pinned memory finds what lies there by then, so whoever writes it too early, or
+ * reads a result before waiting, is found out.  gpu_host_eager() does everything at once instead,
+ * the other thing that a device may do.  Fresh memory is NaN. */
 #include "kernels/cuda/gpu.h"
 
 #include "kernels/host_emulation/gpu_host.h"
@@ -7,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* One piece of queued work: a launch, a copy (to), or a graph's run (graph). */
 struct node {
     struct node *next; /* owned */
     const char *name;
@@ -15,22 +21,32 @@ struct node {
     void (*body)(void *arg);
     void *arg; /* owned */
     void (*drop)(void *arg);
+    void *to;
+    const void *from; /* borrowed, or `copied` */
+    void *copied;     /* owned: what was read at once */
+    size_t bytes;
+    const struct gpu_graph *graph; /* borrowed */
 };
 
-struct gpu_graph {
+struct queue {
     struct node *first, **end; /* owned list */
 };
 
-/* Device memory that was given out. */
+struct gpu_graph {
+    struct queue nodes;
+};
+
+/* Memory that was given out. */
 struct piece {
     struct piece *next; /* owned */
-    void *at;           /* owned */
+    uint8_t *at;        /* owned */
     size_t bytes;
 };
 
 struct gpu {
-    struct gpu_graph *recording; /* owned; NULL: launches run */
-    struct piece *pieces;        /* owned */
+    struct queue stream;
+    struct gpu_graph *recording;   /* owned; NULL: work goes to the stream */
+    struct piece *pieces, *pinned; /* owned */
     size_t taken;
     int allocations;
     bool failed;
@@ -38,6 +54,7 @@ struct gpu {
 
 static size_t memory_bytes = (size_t)1 << 30;
 static int capability_major = 9, capability_minor = 0;
+static bool eager;
 
 void gpu_host_memory(size_t bytes) { memory_bytes = bytes; }
 
@@ -46,6 +63,8 @@ void gpu_host_capability(int major, int minor) {
     capability_minor = minor;
 }
 
+void gpu_host_eager(bool at_once) { eager = at_once; }
+
 bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
     (void)e;
     *info = (struct gpu_info){.major = capability_major,
@@ -53,81 +72,143 @@ bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
                               .n_processors = 132,
                               .shared_bytes = 227 * 1024};
     snprintf(info->name, sizeof info->name, "emulated on the host");
-    *out = err_alloc(1, sizeof **out);
+    struct gpu *g = err_alloc(1, sizeof *g);
+    g->stream.end = &g->stream.first;
+    *out = g;
     return true;
 }
 
-void gpu_close(struct gpu *g) {
-    if (!g) return;
-    BUG_ON(g->pieces != NULL); /* memory that nobody released */
-    free(g);
+/* ---- memory ---- */
+
+static void *take(struct piece **list, size_t bytes) {
+    void *p = NULL;
+    if (posix_memalign(&p, 256, bytes ? bytes : 1)) return NULL;
+    memset(p, 0xff, bytes);
+    struct piece *piece = err_alloc(1, sizeof *piece);
+    *piece = (struct piece){*list, p, bytes};
+    *list = piece;
+    return p;
+}
+
+/* Bytes that were given back. */
+static size_t give_back(struct piece **at, const void *p) {
+    while (*at && (*at)->at != p)
+        at = &(*at)->next;
+    BUG_ON(!*at); /* no memory of this device */
+    struct piece *piece = *at;
+    size_t bytes = piece->bytes;
+    *at = piece->next;
+    free(piece->at);
+    free(piece);
+    return bytes;
+}
+
+static bool is_pinned(const struct gpu *g, const void *p) {
+    for (const struct piece *it = g->pinned; it; it = it->next)
+        if ((uintptr_t)p - (uintptr_t)it->at < it->bytes) return true;
+    return false;
 }
 
 size_t gpu_free_bytes(const struct gpu *g) { return memory_bytes - g->taken; }
 
 int gpu_allocations(const struct gpu *g) { return g->allocations; }
 
-static void *alloc_poisoned(size_t bytes) {
-    void *p = NULL;
-    if (posix_memalign(&p, 256, bytes ? bytes : 1)) return NULL;
-    memset(p, 0xff, bytes);
-    return p;
-}
-
 void *gpu_alloc(struct gpu *g, size_t bytes, const char *what, struct err *e) {
-    void *p = NULL;
+    void *p = bytes > memory_bytes - g->taken ? NULL : take(&g->pieces, bytes);
     g->allocations++;
-    if (bytes > memory_bytes - g->taken || !(p = alloc_poisoned(bytes))) {
-        err_set(e, ERR_SYSTEM, "cuda: no device memory for %zu bytes of %s", bytes, what);
-        return NULL;
-    }
-    struct piece *piece = err_alloc(1, sizeof *piece);
-    *piece = (struct piece){g->pieces, p, bytes};
-    g->pieces = piece;
-    g->taken += bytes;
+    g->taken += p ? bytes : 0;
+    if (!p) err_set(e, ERR_SYSTEM, "cuda: no device memory for %zu bytes of %s", bytes, what);
     return p;
 }
 
+/* As on the device, what is queued is done first: it may use the memory. */
 void gpu_release(struct gpu *g, void *p) {
     if (!p) return;
-    struct piece **at = &g->pieces;
-    while (*at && (*at)->at != p)
-        at = &(*at)->next;
-    BUG_ON(!*at); /* no memory of this device */
-    struct piece *piece = *at;
-    *at = piece->next;
-    g->taken -= piece->bytes;
-    free(piece->at);
-    free(piece);
+    gpu_wait(g, NULL);
+    g->taken -= give_back(&g->pieces, p);
 }
 
 void *gpu_alloc_pinned(struct gpu *g, size_t bytes, const char *what, struct err *e) {
-    void *p = alloc_poisoned(bytes);
+    void *p = take(&g->pinned, bytes);
     g->allocations++;
     if (!p) err_set(e, ERR_SYSTEM, "cuda: no pinned memory for %zu bytes of %s", bytes, what);
     return p;
 }
 
 void gpu_release_pinned(struct gpu *g, void *p) {
-    (void)g;
-    free(p);
+    if (!p) return;
+    gpu_wait(g, NULL);
+    give_back(&g->pinned, p);
+}
+
+/* ---- the stream ---- */
+
+static void do_node(const struct node *n) {
+    if (n->graph)
+        for (const struct node *it = n->graph->nodes.first; it; it = it->next)
+            do_node(it);
+    else if (n->to)
+        memcpy(n->to, n->from, n->bytes);
+    else
+        emulate_launch(n->name, n->grid, n->block, n->shared_bytes, n->body, n->arg);
+}
+
+static void drop_nodes(struct queue *q) {
+    for (struct node *n = q->first; n;) {
+        struct node *next = n->next;
+        if (n->drop) n->drop(n->arg);
+        free(n->copied);
+        free(n);
+        n = next;
+    }
+    *q = (struct queue){.end = &q->first};
+}
+
+/* A failed device does nothing more. */
+static void drain(struct gpu *g) {
+    for (const struct node *n = g->stream.first; n && !g->failed; n = n->next)
+        do_node(n);
+    drop_nodes(&g->stream);
+}
+
+static void queue(struct gpu *g, struct node node) {
+    struct queue *q = g->recording ? &g->recording->nodes : &g->stream;
+    struct node *n = err_alloc(1, sizeof *n);
+    *n = node;
+    *q->end = n;
+    q->end = &n->next;
+    if (eager && !g->recording) drain(g);
 }
 
 void gpu_put(struct gpu *g, void *to, const void *from, size_t bytes) {
     BUG_ON(g->recording != NULL);
-    if (bytes) memcpy(to, from, bytes);
+    if (!bytes) return;
+    struct node n = {.to = to, .from = from, .bytes = bytes};
+    if (!is_pinned(g, from)) {
+        n.from = n.copied = err_alloc(1, bytes);
+        memcpy(n.copied, from, bytes);
+    }
+    queue(g, n);
 }
 
 void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes) {
     BUG_ON(g->recording != NULL);
-    if (bytes) memcpy(to, from, bytes);
+    if (bytes) queue(g, (struct node){.to = to, .from = from, .bytes = bytes});
 }
 
 void gpu_host_fail(void *stream) { ((struct gpu *)stream)->failed = true; }
 
 bool gpu_wait(struct gpu *g, struct err *e) {
     BUG_ON(g->recording != NULL);
+    drain(g);
     return !g->failed || err_set(e, ERR_SYSTEM, "cuda: the device has failed: as the test wanted");
+}
+
+void gpu_close(struct gpu *g) {
+    if (!g) return;
+    gpu_wait(g, NULL);
+    BUG_ON(g->pieces || g->pinned); /* memory that nobody released */
+    free(g);
 }
 
 void *gpu_stream(struct gpu *g) { return g; }
@@ -135,7 +216,7 @@ void *gpu_stream(struct gpu *g) { return g; }
 void gpu_capture(struct gpu *g) {
     BUG_ON(g->recording != NULL);
     g->recording = err_alloc(1, sizeof *g->recording);
-    g->recording->end = &g->recording->first;
+    g->recording->nodes.end = &g->recording->nodes.first;
 }
 
 struct gpu_graph *gpu_captured(struct gpu *g, struct err *e) {
@@ -147,32 +228,24 @@ struct gpu_graph *gpu_captured(struct gpu *g, struct err *e) {
 
 void gpu_graph_run(struct gpu *g, struct gpu_graph *graph) {
     BUG_ON(g->recording != NULL);
-    for (struct node *n = graph->first; n; n = n->next)
-        emulate_launch(n->name, n->grid, n->block, n->shared_bytes, n->body, n->arg);
+    queue(g, (struct node){.graph = graph});
 }
 
 void gpu_graph_free(struct gpu *g, struct gpu_graph *graph) {
-    (void)g;
-    for (struct node *n = graph ? graph->first : NULL; n;) {
-        struct node *next = n->next;
-        n->drop(n->arg);
-        free(n);
-        n = next;
-    }
+    if (!graph) return;
+    gpu_wait(g, NULL);
+    drop_nodes(&graph->nodes);
     free(graph);
 }
 
 void gpu_host_launch(void *stream, const char *name, struct emulate_dim grid,
                      struct emulate_dim block, size_t shared_bytes, void (*body)(void *arg),
                      void *arg, void (*drop)(void *arg)) {
-    struct gpu *g = stream;
-    if (!g->recording) {
-        emulate_launch(name, grid, block, shared_bytes, body, arg);
-        drop(arg);
-        return;
-    }
-    struct node *n = err_alloc(1, sizeof *n);
-    *n = (struct node){NULL, name, grid, block, shared_bytes, body, arg, drop};
-    *g->recording->end = n;
-    g->recording->end = &n->next;
+    queue(stream, (struct node){.name = name,
+                                .grid = grid,
+                                .block = block,
+                                .shared_bytes = shared_bytes,
+                                .body = body,
+                                .arg = arg,
+                                .drop = drop});
 }

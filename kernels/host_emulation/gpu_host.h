@@ -9,8 +9,7 @@
 extern "C" {
 #endif
 
-/* Runs body(arg) as every thread of the grid, now or, while a graph is recorded, whenever that
- * runs; drop(arg) when it is done with. */
+/* Queues body(arg), to be run as every thread of the grid; drop(arg) when it is done with. */
 void gpu_host_launch(void *stream, const char *name, struct emulate_dim grid,
                      struct emulate_dim block, size_t shared_bytes, void (*body)(void *arg),
                      void *arg, void (*drop)(void *arg));
@@ -18,6 +17,8 @@ void gpu_host_launch(void *stream, const char *name, struct emulate_dim grid,
 void gpu_host_memory(size_t bytes);
 /* Compute capability of devices from now on; 9.0 until then. */
 void gpu_host_capability(int major, int minor);
+/* Whether work is done at once, or when somebody waits: the default, which shows who doesn't. */
+void gpu_host_eager(bool at_once);
 /* The device fails, as after an illegal access. */
 void gpu_host_fail(void *stream);
 

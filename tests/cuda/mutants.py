@@ -1,6 +1,6 @@
 """Planted mistakes in the CUDA kernels: each must make the emulated tests fail.
 
-    python3 tests/cuda/mutants.py [BUILD]
+    python3 tests/cuda/mutants.py [BUILD [FIRST [LAST]]]        FIRST, LAST: numbers of mutants, from 1
 
 Each mutant is one replacement in one source file.  The kernel is compiled anew with the flags of BUILD, linked in
 place of the sound one into the test that should see it, and the test must fail.  Prints a line for each and a last
@@ -16,6 +16,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build").resolve()
+FIRST, LAST = (int(sys.argv[i]) if len(sys.argv) > i else 10**6 * (i - 2) for i in (2, 3))
 OBJECTS = "CMakeFiles/kernels_emulated.dir/kernels/cuda"
 
 # (what, kernel compiled, file changed, from, to, test)
@@ -54,6 +55,18 @@ MUTANTS = [
     ("a draw keyed by its slot", "sample.cu", "sample.cu",
      "draw_bits(d.seed, d.position, d.candidate)",
      "draw_bits(d.seed, d.position, static_cast<uint32_t>(i))", "test_cuda_sample"),
+    ("an fp8 scale of another row", "norm.cu", "reduce.cuh",
+     "o.scales[row] = scale", "o.scales[row / 2] = scale", "test_cuda_fp8"),
+    ("the fp8 side of a row over its bf16 side", "norm.cu", "reduce.cuh",
+     "2 * static_cast<size_t>(o.width);\n    for", "static_cast<size_t>(o.width);\n    for", "test_cuda_fp8"),
+    ("fp8 cut off instead of rounded", "norm.cu", "ptx.cuh",
+     "bits += 0x7ffffu + (bits >> 20 & 1);", "", "test_cuda_fp8"),
+    ("an fp8 merge without its scale", "merge.cu", "reduce.cuh",
+     "value(i) * inverse", "value(i)", "test_cuda_fp8"),
+    ("a product scaled by another output's scale", "rows.cu", "rows.cu",
+     "a.w_scales[i] * x", "a.w_scales[i / 2] * x", "test_cuda_gemm"),
+    ("a product that forgets what it adds to", "rows.cu", "rows.cu",
+     "y[i] = a.add ? y[i] + v : v;", "y[i] = v;", "test_cuda_gemm"),
 ]
 
 
@@ -108,13 +121,14 @@ def run_mutant(folder, kernel, changed, before, after, test):
 
 def main():
     failed = 0
-    for what, kernel, changed, before, after, test in MUTANTS:
+    chosen = MUTANTS[max(FIRST - 1, 0):LAST]
+    for what, kernel, changed, before, after, test in chosen:
         with tempfile.TemporaryDirectory() as folder:
             wrong = run_mutant(pathlib.Path(folder), kernel, changed, before, after, test)
         print(f"{'NOT CAUGHT' if wrong else 'caught'}: {what} ({changed}, {test}){': ' + wrong if wrong else ''}",
               flush=True)
         failed += wrong is not None
-    print(f"{len(MUTANTS) - failed} passed, {failed} failed, 0 skipped")
+    print(f"{len(chosen) - failed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
 
 

@@ -103,6 +103,39 @@ START_TEST(graphs_change_nothing) {
 }
 END_TEST
 
+#ifdef KERNELS_HOST_EMULATION
+/* Whether the device is as fast as it can be or as slow: nothing is read or overwritten too early,
+ * steps queued behind each other included. */
+START_TEST(whenever_the_device_works) {
+    tiny_model_write(&step_models[0]);
+    size_t n_vocab = TINY_VOCAB;
+    float *logits[2] = {malloc(8 * n_vocab * 4), malloc(8 * n_vocab * 4)};
+    struct step_rows *s = calloc(2, sizeof *s);
+    for (int eager = 0; eager < 2; eager++) {
+        gpu_host_eager(eager);
+        struct step_run r = step_run_open(step_models[0].path, "cuda", "auto", true, NULL);
+        step_rows_prompt(s, 37, false);
+        step_run_forward(&r, s);
+        step_run_copy_last_block(&r, 37, 8);
+        for (int turn = 0; turn < 5; turn++) {
+            struct step_rows *now = &s[turn % 2]; /* the other one's step may still run */
+            step_rows_siblings(now, 37, 8, turn);
+            step_run_forward(&r, now);
+        }
+        for (int row = 0; row < 8; row++)
+            step_run_logits(&r, row, logits[eager] + (size_t)row * n_vocab);
+        step_run_close(&r);
+    }
+    gpu_host_eager(false);
+    ck_assert(!memcmp(logits[0], logits[1], 8 * n_vocab * 4));
+    free(logits[0]);
+    free(logits[1]);
+    free(s);
+    unlink(step_models[0].path);
+}
+END_TEST
+#endif
+
 /* A row's logits are the same alone and among others, whatever shares its prompt. */
 START_TEST(a_row_alone) {
     tiny_model_write(&step_models[_i]);
@@ -163,6 +196,7 @@ int main(void) {
     tcase_add_loop_test(t, a_row_alone, 0, STEP_MODELS);
 #ifdef KERNELS_HOST_EMULATION
     tcase_add_test(t, a_failed_device_stays_failed);
+    tcase_add_test(t, whenever_the_device_works);
 #endif
     return run_tests(&t, 1, "cuda step");
 }

@@ -1,6 +1,7 @@
 /* The host emulation itself: what it does as a device would, and the mistakes that it must catch.
  */
-#include "kernels/host_emulation/emulate.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/host_emulation/gpu_host.h"
 
 #include <check.h>
 #include <math.h>
@@ -355,6 +356,90 @@ START_TEST(every_block_once) {
 }
 END_TEST
 
+/* ---- the stream ---- */
+
+static void add_one(void *arg) {
+    if (!self()) ++**(int **)arg;
+}
+
+static void queue_add(struct gpu *g, int *p) {
+    int **arg = malloc(sizeof(int *));
+    *arg = p;
+    gpu_host_launch(gpu_stream(g), "add", (struct emulate_dim){1, 1, 1},
+                    (struct emulate_dim){32, 1, 1}, 0, add_one, arg, free);
+}
+
+/* Work is done in its order when somebody waits, not before; whoever changes pinned memory or reads
+ * a result too early is found out.  Other memory is read at once. */
+START_TEST(work_waits_for_the_wait) {
+    struct gpu *g;
+    struct gpu_info info;
+    struct err e = {0};
+    ck_assert(gpu_open(&g, &info, &e));
+    int *on_device = gpu_alloc(g, sizeof(int), "a test", &e), out = -7, plain = 10;
+    int *pinned = gpu_alloc_pinned(g, sizeof(int), "a test", &e);
+    gpu_put(g, on_device, &plain, sizeof plain);
+    plain = 99;
+    queue_add(g, on_device);
+    gpu_get(g, &out, on_device, sizeof out);
+    ck_assert_int_eq(out, -7);
+    ck_assert(gpu_wait(g, &e));
+    ck_assert_int_eq(out, 11);
+
+    *pinned = 20;
+    gpu_put(g, on_device, pinned, sizeof *pinned);
+    *pinned = 30; /* too early */
+    queue_add(g, on_device);
+    gpu_get(g, &out, on_device, sizeof out);
+    ck_assert(gpu_wait(g, &e));
+    ck_assert_int_eq(out, 31);
+
+    gpu_host_eager(true);
+    *pinned = 40;
+    gpu_put(g, on_device, pinned, sizeof *pinned);
+    *pinned = 50;
+    queue_add(g, on_device);
+    gpu_get(g, &out, on_device, sizeof out);
+    ck_assert_int_eq(out, 41);
+    gpu_host_eager(false);
+
+    gpu_host_fail(gpu_stream(g)); /* a failed device does nothing any more */
+    queue_add(g, on_device);
+    gpu_get(g, &out, on_device, sizeof out);
+    ck_assert(!gpu_wait(g, &e));
+    ck_assert_int_eq(out, 41);
+    gpu_release(g, on_device);
+    gpu_release_pinned(g, pinned);
+    gpu_close(g);
+}
+END_TEST
+
+/* A graph holds what was queued while it was recorded, and runs in the stream's order. */
+START_TEST(graphs_run_in_order) {
+    struct gpu *g;
+    struct gpu_info info;
+    struct err e = {0};
+    ck_assert(gpu_open(&g, &info, &e));
+    int *p = gpu_alloc(g, sizeof(int), "a test", &e), out = 0, start = 100;
+    ck_assert_uint_eq(gpu_free_bytes(g), ((size_t)1 << 30) - sizeof(int));
+    gpu_capture(g);
+    queue_add(g, p);
+    queue_add(g, p);
+    struct gpu_graph *graph = gpu_captured(g, &e);
+    gpu_put(g, p, &start, sizeof start);
+    for (int i = 0; i < 3; i++)
+        gpu_graph_run(g, graph);
+    queue_add(g, p);
+    gpu_get(g, &out, p, sizeof out);
+    ck_assert(gpu_wait(g, &e));
+    ck_assert_int_eq(out, 107);
+    gpu_graph_free(g, graph);
+    gpu_release(g, p);
+    ck_assert_int_eq(gpu_allocations(g), 1);
+    gpu_close(g);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("emulate");
     TCase *t = tcase_create("emulate");
@@ -368,6 +453,8 @@ int main(void) {
     tcase_add_test(t, products);
     tcase_add_test(t, matrices);
     tcase_add_test(t, every_block_once);
+    tcase_add_test(t, work_waits_for_the_wait);
+    tcase_add_test(t, graphs_run_in_order);
     tcase_add_test_raise_signal(t, a_thread_misses_the_barrier, SIGABRT);
     tcase_add_test_raise_signal(t, some_wait_once_more, SIGABRT);
     tcase_add_test_raise_signal(t, lanes_at_different_operations, SIGABRT);
