@@ -141,8 +141,17 @@ static int run_python(const struct box_plan *plan, const char *flavour) {
     all[N_FIXED] = flavour;
     /* Made from nothing: no key and no path of the server's own environment gets inside. */
     static const char *const environment[] = {
-        "PATH=/usr/bin:/bin", "HOME=/",       "LANG=C.UTF-8", "TZ=UTC",
-        "PYTHONHASHSEED=0",   "PYTHONUTF8=1", NULL,
+        "PATH=/usr/bin:/bin",
+        "HOME=/",
+        "LANG=C.UTF-8",
+        "TZ=UTC",
+        "PYTHONHASHSEED=0",
+        "PYTHONUTF8=1",
+        /* numpy's libraries would take a thread and tens of megabytes for each core. */
+        "OPENBLAS_NUM_THREADS=1",
+        "OMP_NUM_THREADS=1",
+        "MKL_NUM_THREADS=1",
+        NULL,
     };
     execve(plan->interpreter->path, (char *const *)(uintptr_t)all,
            (char *const *)(uintptr_t)environment);

@@ -29,6 +29,7 @@ struct job {
     struct pool *pool;      /* borrowed */
     struct job_input input; /* code: owned by code_fd */
     int code_fd;            /* owned: the code, as A reads it */
+    enum flavour flavour;   /* what the code imports */
     int retries;
     bool cancelled;
     bool again; /* a second time, alone */
@@ -338,6 +339,7 @@ static bool give_a(struct job *j, int call, int output, struct worker *w) {
         .address_space = pool_address_space(w, j->input.memory_mb),
         .seed = j->input.seed,
         .cpu_s = kernel_cpu_limit(j),
+        .flags = j->flavour ? WIRE_NUMPY : 0,
     };
     return process_give(j->a, &job, (int[]){j->code_fd, call, output}, 3);
 }
@@ -357,7 +359,7 @@ static bool give_b(struct job *j, int call, struct worker *w) {
 static bool set_up(struct job *j, struct worker *w) {
     int call[2] = {-1, -1}, output[2] = {-1, -1};
     j->b_repeatable = suite_is_repeatable(j->input.suite, w);
-    j->a = pool_candidate(w, on_a_ended, j);
+    j->a = pool_candidate(w, j->flavour, on_a_ended, j);
     j->b = suite_take(j->input.suite, w, on_b_ended, j);
     bool ok = j->a && j->b && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, call) &&
               !pipe2(output, O_CLOEXEC) && give_a(j, call[0], output[1], w) &&
@@ -409,6 +411,7 @@ struct job *job_start(struct pool *pool, const struct job_input *input,
         .pool = pool,
         .input = *input,
         .code_fd = fd,
+        .flavour = flavour_of(input->code, input->code_len),
         .done = done,
         .arg = arg,
     };

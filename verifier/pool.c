@@ -22,6 +22,7 @@ enum {
     SUSPECT_MS = 100,       /* a worker that still lives so long after a loss takes work again */
     START_S = 60,           /* a worker that isn't ready by then is given up */
     BASE_BYTES = 128 << 20, /* address space of an idle worker where /proc doesn't tell */
+    FLAVOUR_MB = 1024,      /* for loading a package */
     SPARE_BYTES = 32 << 20, /* for the harness's own needs beyond the candidate's memory */
 };
 
@@ -36,8 +37,9 @@ struct worker {
     struct box_process process; /* owned once STARTING; control is the forker's */
     struct forker *forker;      /* owned */
     struct process *spare;      /* owned: a child that waits for its job; NULL: none */
-    struct watch_timer *timer;  /* owned: start-up, or the wait before the next try */
-    struct task *task;          /* borrowed; what runs */
+    struct flavour_set flavours;
+    struct watch_timer *timer; /* owned: start-up, or the wait before the next try */
+    struct task *task;         /* borrowed; what runs */
     uint64_t base_bytes;
     struct list suites;
     int failures; /* starts in a row that came to nothing */
@@ -222,7 +224,11 @@ static void fork_ahead(struct worker *w) {
         w->spare = process_new(w->forker, WIRE_CANDIDATE, on_spare_ended, w);
 }
 
-struct process *pool_candidate(struct worker *w, void (*ended)(void *arg), void *arg) {
+struct process *pool_candidate(struct worker *w, enum flavour flavour, void (*ended)(void *arg),
+                               void *arg) {
+    struct forker *flavoured = flavour_forker(&w->flavours, &w->pool->watches, w->forker, flavour,
+                                              pool_address_space(w, FLAVOUR_MB));
+    if (flavoured) return process_new(flavoured, WIRE_CANDIDATE, ended, arg);
     struct process *p = w->spare;
     w->spare = NULL;
     if (p)
@@ -286,6 +292,7 @@ static void on_worker_lost(void *arg) {
     box_last_words(w->process.errors_fd, words, sizeof words);
     bool was_ready = w->state == WORKER_READY;
     drop_spare(w);
+    flavour_clear(&w->flavours);
     process_forker_close(w->forker);
     w->forker = NULL;
     kill_process(w);
@@ -438,6 +445,7 @@ void pool_close(struct pool *p) {
     for (int i = 0; i <= p->n_workers; i++) {
         struct worker *w = &p->workers[i];
         drop_spare(w);
+        flavour_clear(&w->flavours);
         process_forker_close(w->forker);
         w->forker = NULL;
         kill_process(w);

@@ -12,6 +12,7 @@
 
 #include "base/list.h"
 #include "verifier/box.h"
+#include "verifier/flavour.h"
 #include "verifier/process.h"
 #include "verifier/verifier.h"
 
@@ -74,7 +75,7 @@ struct list *pool_suites(struct worker *);
 struct forker *pool_forker(const struct worker *);
 /* A fresh process for a candidate, forked ahead where there was time for it; the next one is asked
  * for.  NULL where none can be had.  `ended` as of process_start(). */
-struct process *pool_candidate(struct worker *, void (*ended)(void *arg), void *arg);
+struct process *pool_candidate(struct worker *, enum flavour, void (*ended)(void *arg), void *arg);
 /* RLIMIT_AS of a child that may use `memory_mb` itself. */
 uint64_t pool_address_space(struct worker *, int memory_mb);
 

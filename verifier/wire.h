@@ -35,8 +35,10 @@ enum wire_kind {
     WIRE_SUITE = 'T',     /* a fork server: one tests object, compiled; fds: spec, control socket */
     WIRE_TEMPLATE =
         'R', /* a fork server: one chat template, compiled; fds: template, control socket */
-    WIRE_RENDER = 'V', /* fds: variables, output */
-    WIRE_KILL = 'K',   /* no child: ends the one with this id, whose pidfd got lost on its way */
+    WIRE_RENDER = 'V',  /* fds: variables, output */
+    WIRE_FLAVOUR = 'N', /* a fork server of candidates with a package loaded; fds: its name, control
+                           socket */
+    WIRE_KILL = 'K',    /* no child: ends the one with this id, whose pidfd got lost on its way */
 };
 
 struct wire_fork {
@@ -61,6 +63,7 @@ struct wire_event {
 
 enum wire_job_flags {
     WIRE_PROGRAM = 2, /* A runs a program with a standard input, no functions for tests */
+    WIRE_NUMPY = 4,   /* A's code asks for numpy, or for what loads it */
 };
 struct wire_job {
     uint64_t address_space; /* bytes, RLIMIT_AS */

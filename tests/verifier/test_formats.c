@@ -140,23 +140,90 @@ END_TEST
 
 /* ---- numpy.txt ---- */
 
-START_TEST(test_numpy) {
+static bool open_with_numpy(void) {
     const char *python = getenv("FIRSTPASS_NUMPY_PYTHON");
     if (!python) {
         printf("skipped: FIRSTPASS_NUMPY_PYTHON names no Python with numpy\n");
-        return;
+        return false;
     }
-    load("tests/verifier/numpy.txt", VERIFIER_ASSERTS);
     struct err e = {0};
     struct verifier_options options = rig_options(3, -1);
     options.python = python;
     ck_assert_msg(rig_try_open(&rig, &options, &e), "%s", e.message);
+    return true;
+}
+
+START_TEST(test_numpy) {
+    if (!open_with_numpy()) return;
+    load("tests/verifier/numpy.txt", VERIFIER_ASSERTS);
     int wrong = 0;
     for (int i = 0; i < n_sections; i++)
         wrong += judge(&sections[i], false);
     rig_close(&rig);
     unload();
     ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
+/* A scalar comes as a plain number where numpy isn't loaded: an array of an earlier candidate,
+ * which loads it, must change nothing for a later one. */
+START_TEST(test_numpy_leaves_nothing) {
+    enum { N = 16 };
+    static char texts[N][120];
+    const char *codes[N];
+    if (!open_with_numpy()) return;
+    struct verifier_spec spec = rig_spec(VERIFIER_ASSERTS, "assert isinstance(f(2), int)\n");
+    spec.extract = VERIFIER_EXTRACT_RAW;
+    ck_assert_msg(rig_open_tests(&rig, &spec), "%s", rig.refused.message);
+    for (int i = 0; i < N; i++) {
+        snprintf(texts[i], sizeof texts[i], "import numpy\ndef f(x): return numpy.%s  # %d\n",
+                 i / 2 % 2 ? "int64(x)" : "zeros(x)", i);
+        codes[i] = texts[i];
+    }
+    rig_submit(&rig, codes, N);
+    for (int i = 0; i < N; i++)
+        ck_assert_msg(rig.outcomes[i].kind == (i / 2 % 2 ? VERDICT_PASSED : VERDICT_FAILED),
+                      "%s%s: %s", codes[i], verdict_name(rig.outcomes[i].kind),
+                      rig.outcomes[i].error);
+    verifier_tests_close(rig.tests);
+    rig_close(&rig);
+}
+END_TEST
+
+/* The first candidates come from the zygote, later ones of the same worker from a process that has
+ * numpy loaded; what they compute is the same, random numbers too. */
+START_TEST(test_flavour) {
+    enum { MOST = 400 };
+    static const char code[] = "import os, sys\nimport numpy as np\n"
+                               "print(os.getppid(), np.random.rand(), np.random.randint(1 << 30))\n"
+                               "def f(x): return np.array([x, x]).sum()  # %d\n";
+    if (!open_with_numpy()) return;
+    struct verifier_spec spec = rig_spec(VERIFIER_ASSERTS, "assert f(2) == 4\n");
+    spec.extract = VERIFIER_EXTRACT_RAW;
+    char first[200] = "", text[sizeof code + 20];
+    const char *codes[] = {text};
+    long parent = 0;
+    int tried = 0;
+    /* The seed is that of index 0 of these tests each time. */
+    for (; tried < MOST; tried++) {
+        ck_assert_msg(rig_open_tests(&rig, &spec), "%s", rig.refused.message);
+        snprintf(text, sizeof text, code, tried);
+        rig_submit(&rig, codes, 1);
+        const struct outcome *o = &rig.outcomes[0];
+        ck_assert_msg(o->kind == VERDICT_PASSED, "%s", o->error);
+        char *numbers = NULL;
+        long of = strtol(o->output, &numbers, 10);
+        if (!tried) {
+            parent = of;
+            snprintf(first, sizeof first, "%s", numbers);
+        }
+        ck_assert_str_eq(numbers, first);
+        verifier_tests_close(rig.tests);
+        if (of != parent) break;
+    }
+    printf("the candidates' parent changed after %d\n", tried);
+    ck_assert_int_lt(tried, MOST);
+    rig_close(&rig);
 }
 END_TEST
 
@@ -218,6 +285,8 @@ int main(void) {
     tcase_add_loop_test(tc, test_all, 0, 2);
     tcase_add_test(tc, test_asserts);
     tcase_add_test(tc, test_numpy);
+    tcase_add_test(tc, test_numpy_leaves_nothing);
+    tcase_add_test(tc, test_flavour);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -76,6 +76,7 @@ def main():
     report = inside.selftest()
     handlers = {
         ord("A"): package.candidate.run,
+        ord("N"): package.candidate.serve_flavour,
         ord("T"): package.suite.run,
         ord("R"): package.template.run,
     }

@@ -7,6 +7,8 @@ import atexit
 import collections
 import enum
 import errno
+import gc
+import importlib
 import inspect
 import linecache
 import operator
@@ -20,7 +22,8 @@ import types
 from firstpass import channel, inside
 
 CALL_SOCKET = 3
-PROGRAM = 2  # a job's flag: WIRE_PROGRAM
+PROGRAM, NUMPY = 2, 4  # a job's flags, as in wire.h
+PREPARED, MISSING = b"RM"  # reports
 
 
 def run_coroutine(value):
@@ -476,6 +479,16 @@ def run_program(source):
     os._exit(status)
 
 
+def sow(flags, seed):
+    """Random numbers of this candidate's own, the same each time.  numpy is there already, or would be in a moment."""
+    random.seed(seed)
+    if flags & NUMPY:
+        try:
+            importlib.import_module("numpy").random.seed(seed & 0xFFFFFFFF)
+        except BaseException:  # noqa: B036, its own import will say why
+            pass
+
+
 def run(job):
     kind, _, _, memory, seed, cpu, flags, fds = job
     code = fds[0]
@@ -484,16 +497,35 @@ def run(job):
         _, given, output, errors = fds
         inside.enter(kind, memory, cpu, -1, -1, output, given, errors)
         sys.stderr = sys.__stderr__ = open_output(2)
-        random.seed(seed)
+        sow(flags, seed)
         run_program(source)
     _, call, output = fds
     inside.enter(kind, memory, cpu, call, -1, output, -1, -1)
     # The zygote's streams were made for /dev/null, which can seek.
     sys.stdout = sys.__stdout__ = open_output(1)
     sys.stderr = sys.__stderr__ = open_output(2)
-    random.seed(seed)
+    sow(flags, seed)
     module, error = load(source, "solution")
     failure = describe(error) if error is not None else None
     del error
     flush()
     Loop(module, failure).serve(False)
+
+
+def serve_flavour(job):
+    """Process N: loads a package that many candidates import, then forks them until its control socket ends."""
+    _, report, nonce, memory, _, _, _, fds = job
+    name_fd, control = fds
+    inside.limit(memory, 0)
+    name = os.pread(name_fd, 64, 0).decode()
+    os.close(name_fd)
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # noqa: B036, whatever an installed package raises
+        inside.report(report, MISSING, nonce, 0, 0, False, b"", channel.text_of(error, str).encode(), b"")
+        return
+    gc.collect()
+    gc.freeze()
+    inside.report(report, PREPARED, nonce, 0, 0, False, b"", b"", b"")
+    os.close(report)
+    inside.serve(control, run)
