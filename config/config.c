@@ -110,6 +110,9 @@ static const struct config_setting settings[] = {
     INT("verifier.memory_mb", NULL, verifier.memory_mb, 16, LIMIT_VERIFY_MEMORY_MB, "256",
         "memory of one candidate where the request gives none"),
 
+    STRING("eval.humaneval", "humaneval", eval.humaneval, NULL, "",
+           "HumanEval.jsonl.gz for `eval humaneval`; empty: looked for where Python packages are"),
+
     STRING("log.level", "log-level", log.level, "debug|info|warn|error", "info",
            "least severe log line to write"),
     BOOL("log.json", "log-json", log.json, "false", "log lines as JSON"),

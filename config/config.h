@@ -61,6 +61,9 @@ struct config {
         int memory_mb;
     } verifier;
     struct {
+        char *humaneval; /* HumanEval.jsonl.gz; "": looked for where Python packages are */
+    } eval;
+    struct {
         char *level; /* "debug", "info", "warn", "error" */
         bool json;
         bool prompts; /* what clients ask is logged too */

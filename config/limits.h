@@ -16,7 +16,8 @@ enum {
     LIMIT_STOPS = 16,         /* stop strings of one request */
     LIMIT_STOP_BYTES = 256,   /* of one stop string */
     LIMIT_TOP_LOGPROBS = 20,
-    LIMIT_PASS_AT = 32, /* values of k in one request's pass_at_k */
+    LIMIT_TEMPERATURES = 16, /* of one race's diversity */
+    LIMIT_PASS_AT = 32,      /* values of k in one request's pass_at_k */
     LIMIT_MESSAGES = 4096,
     LIMIT_RESPONSES_ECHO = 128 * 1024 * 1024, /* what /v1/responses repeats of its request */
     LIMIT_CONNECTIONS = 4096,                 /* open at once */

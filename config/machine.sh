@@ -49,7 +49,7 @@ packages_install() {
 
 # What building needs, and what the program needs to run: the tests run in Python, chat templates in jinja2.
 PACKAGES_BUILD=(build-essential cmake ninja-build pkg-config libmicrohttpd-dev libjansson-dev libuv1-dev
-    libpcre2-dev libseccomp-dev)
+    libpcre2-dev libseccomp-dev libcurl4-openssl-dev zlib1g-dev)
 PACKAGES_RUN=(python3 python3-jinja2 python3-pip python3-venv ca-certificates curl)
 
 # A build folder remembers where its sources were; after a move it is no use.

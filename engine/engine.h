@@ -102,7 +102,9 @@ struct engine_sampling {
     float repetition_penalty, presence_penalty, frequency_penalty;
     const struct engine_bias *bias; /* borrowed until submit returns */
     int n_bias;
-    bool greedy_first; /* candidate 0 is decoded at temperature 0 */
+    bool greedy_first;         /* candidate 0 is decoded at temperature 0 */
+    const float *temperatures; /* candidate i has temperatures[i mod n], borrowed likewise; */
+    int n_temperatures;        /* 0: all have `temperature` */
 };
 struct engine_bias {
     int32_t token;

@@ -71,6 +71,8 @@ struct job *job_new(const struct engine_job *spec, struct job_handle *handle) {
     s->prompt = copy(a, s->prompt, (size_t)s->n_prompt, sizeof *s->prompt);
     s->sampling.bias =
         copy(a, s->sampling.bias, (size_t)s->sampling.n_bias, sizeof *s->sampling.bias);
+    s->sampling.temperatures = copy(a, s->sampling.temperatures, (size_t)s->sampling.n_temperatures,
+                                    sizeof *s->sampling.temperatures);
     s->stop_tokens = copy(a, s->stop_tokens, (size_t)s->n_stop_tokens, sizeof *s->stop_tokens);
     s->stop_lens = copy(a, s->stop_lens, (size_t)s->n_stops, sizeof *s->stop_lens);
     if (s->n_stops) {

@@ -94,12 +94,15 @@ void sampler_prepare(struct sampler *s, const struct batch *batch, const struct 
             s->draw[n++] = prompt_draw(s, &batch->draws[i]);
             continue;
         }
+        const struct engine_sampling *p = &b->job->spec.sampling;
         struct kernels_draw d = branch_draw(s, &batch->draws[i], n_ends);
         for (int k = 0; k < b->n_members; k++) {
             s->draw[n] = d;
             int index = b->job->spec.first_index + b->members[k];
             s->draw[n].candidate = (uint32_t)index;
-            if (index == 0 && b->job->spec.sampling.greedy_first) s->draw[n].temperature = 0;
+            if (p->n_temperatures)
+                s->draw[n].temperature = p->temperatures[index % p->n_temperatures];
+            if (index == 0 && p->greedy_first) s->draw[n].temperature = 0;
             n++;
         }
     }

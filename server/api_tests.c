@@ -171,10 +171,10 @@ const char *api_tests_find_code(const char *text, size_t len, const char *name, 
 
 static bool refuse_unknown(struct reader *f) {
     static const char *const known[] = {
-        "tests",   "format",       "entry_point", "max_candidates", "width",
-        "return",  "on_fail",      "timeout_s",   "memory_mb",      "deadline_s",
-        "extract", "greedy_first", "progress",    "candidates",     "score",
-        "prompt",  "first_index",  "pass_at_k",   "feedback",       NULL,
+        "tests",    "format",     "entry_point", "max_candidates", "width",       "return",
+        "on_fail",  "timeout_s",  "memory_mb",   "deadline_s",     "extract",     "greedy_first",
+        "progress", "candidates", "score",       "prompt",         "first_index", "pass_at_k",
+        "feedback", "diversity",  NULL,
     };
     return reader_only(f, known, "the firstpass object");
 }
@@ -370,6 +370,36 @@ static void read_first_index(struct reader *f, struct api_request *q) {
                     LIMIT_CANDIDATES);
 }
 
+/* Candidates that differ by more than their draws: a ladder of temperatures. */
+static void read_diversity(struct reader *f, struct api_request *q) {
+    static const char *const known[] = {"temperatures", NULL};
+    json_t *v = reader_get(f, "diversity");
+    if (!v) return;
+    json_t *list = json_object_get(v, "temperatures");
+    size_t n = json_array_size(list);
+    if (!json_is_object(v)) {
+        reader_fail(f, "diversity", "must be an object, not %s", reader_type(v));
+        return;
+    }
+    struct reader inner = {
+        .object = v, .where = "firstpass.diversity.", .arena = f->arena, .e = f->e};
+    if (reader_only(&inner, known, "the object diversity") && (!n || n > LIMIT_TEMPERATURES))
+        reader_fail(&inner, "temperatures", "must be a list of 1 to %d numbers",
+                    LIMIT_TEMPERATURES);
+    float *ladder = arena_alloc(f->arena, LIMIT_TEMPERATURES, sizeof *ladder);
+    for (size_t i = 0; i < n && !inner.failed; i++) {
+        json_t *item = json_array_get(list, i);
+        double t = json_is_number(item) ? json_number_value(item) : -1;
+        if (t >= 0 && t <= 2)
+            ladder[i] = (float)t;
+        else
+            reader_fail(&inner, "temperatures", "each must be a number from 0 to 2");
+    }
+    f->failed = f->failed || inner.failed;
+    q->job.sampling.temperatures = ladder;
+    q->job.sampling.n_temperatures = (int)n;
+}
+
 static void read_answer(struct reader *f, struct api_request *q) {
     static const char *const on_fail[] = {"best", "error", NULL};
     static const char *const details[] = {"none", "verdicts", "full", NULL};
@@ -402,7 +432,8 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
     q->job.stop_at_code_end = true;
     stop_after_function(q);
     /* All would be equal. */
-    if (q->job.sampling.temperature == 0) q->job.n_candidates = 1;
+    if (q->job.sampling.temperature == 0 && !q->job.sampling.n_temperatures)
+        q->job.n_candidates = 1;
 }
 
 /* They would do nothing, and who sends them expects otherwise. */
@@ -440,6 +471,7 @@ bool api_tests_read(struct reader *top, const struct api_request_context *c, con
     struct reader f = {.object = v, .where = "firstpass.", .arena = top->arena, .e = top->e};
     if (refuse_unknown(&f)) {
         read_answer(&f, q);
+        read_diversity(&f, q);
         if (reader_get(&f, "tests")) {
             read_tests(&f, c, user, user_len, n, q);
         } else {

@@ -19,6 +19,8 @@ int command_verify(int argc, char **argv, const struct config *);
 int command_doctor(int argc, char **argv, const struct config *);
 /* `doctor --attack`: the built-in attacks on this machine, and what each layer stopped. */
 int command_attack(const struct config *, bool json);
+/* pass@k over a file of tasks, in this process or against a server. */
+int command_eval(int argc, char **argv, const struct config *);
 /* Metadata and tensors of a model file. */
 int command_inspect(int argc, char **argv, const struct config *);
 

@@ -15,6 +15,7 @@ static const struct {
     {"serve", serve_main, "the HTTP server"},
     {"run", command_run, "one race from files, its result as JSON"},
     {"verify", command_verify, "tests on given code, without a model"},
+    {"eval", command_eval, "pass@k over a file of tasks, or how far the first pass is"},
     {"inspect", command_inspect, "what is in a model file"},
     {"doctor", command_doctor, "what this machine gives: kernels, sandbox layers, memory plan"},
     {"bench", command_bench, "the engine or the verifier alone: how fast, and where the time goes"},

@@ -216,6 +216,7 @@ static void on_verdict(void *arg, int index, const struct verdict *v) {
     move(r, c, RACE_ENTRY_DECIDED);
     race_entry_set_verdict(c, v);
     count_verdict(r, c);
+    if (r->callbacks.on_verdict && !r->abandoned) r->callbacks.on_verdict(r->arg, &c->view);
     keep_or_drop(r, c);
     if (r->returns == RACE_LOWEST_INDEX && r->lowest_pass == index) cancel_above(r, index);
     judge(r);
@@ -410,6 +411,11 @@ void race_abandon(struct race *r) {
         r->set->stats.abandoned++;
     }
     race_leave(r);
+}
+
+void race_set_width(struct race *r, int width) {
+    r->job_width = width;
+    update_width(r);
 }
 
 void race_fail(struct race *r, const struct err *error) {

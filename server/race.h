@@ -142,6 +142,9 @@ struct race_callbacks {
     /* Where the job asks for the prompt's log-probabilities: [job.n_prompt], as ENGINE_PREFILLED
      * tells them; they live until on_done has returned, or race_abandon() was called. */
     void (*on_prompt)(void *arg, const struct engine_logprob *);
+    /* With tests: a candidate as its verdict comes, text and code included, in any order.  The race
+     * must be left alone until it returns.  May be NULL. */
+    void (*on_verdict)(void *arg, const struct race_candidate *);
     /* When a count changed, at most once a loop turn, never after on_done.  May be NULL. */
     void (*on_progress)(void *arg, const struct race_counts *);
 };
@@ -164,6 +167,8 @@ bool race_start(struct race_set *, const struct race_request *, const struct rac
 /* Nobody waits any more (the client left): everything is cancelled, no callback comes after this;
  * `race` is gone for the caller. */
 void race_abandon(struct race *);
+/* Changes how many candidates may be in flight (0: as the engine sees fit). */
+void race_set_width(struct race *, int width);
 /* Cancels everything and answers on_done with this error. */
 void race_fail(struct race *, const struct err *);
 /* The counts as they are now. */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct script_candidate {
-    bool started, ended, cancel_asked, submitted, verify_cancelled, judged;
+    bool started, ended, cancel_asked, submitted, verify_cancelled, judged, told;
     enum engine_reason reason;
     enum verdict_kind verdict;
     void (*done)(void *arg, int index, const struct verdict *);
@@ -34,7 +34,7 @@ struct script {
     void *ready_arg;
     bool opened, was_ready, closed;
     /* callbacks */
-    int n_done, n_text, n_end, n_progress;
+    int n_done, n_text, n_end, n_progress, n_told;
     bool abandoned;
     struct err error;
     bool verified, deadline;
@@ -148,10 +148,23 @@ static void script_verify_cancel(struct verifier_tests *tests, uint64_t id) {
 
 /* ---- what the race tells its caller ---- */
 
+/* Each candidate once, with all that is known of it. */
+static void script_on_verdict(void *arg, const struct race_candidate *c) {
+    struct script *s = arg;
+    char expected[64];
+    ck_assert(!s->abandoned && !s->n_done && c->decided && !s->c[c->index].told);
+    script_text(c->index, expected, sizeof expected);
+    ck_assert_str_eq(c->text, expected);
+    ck_assert_int_eq(c->verdict, s->c[c->index].verdict);
+    s->c[c->index].told = true;
+    s->n_told++;
+}
+
 static void script_on_done(void *arg, const struct race_result *result) {
     struct script *s = arg;
     ck_assert(!s->abandoned && !s->n_done);
     s->n_done++;
+    ck_assert_int_eq(s->n_told, result->counts.verified + result->counts.broken);
     s->error = result->error;
     s->verified = result->verified;
     s->deadline = result->deadline;
@@ -263,6 +276,7 @@ static struct script *script_start(struct script_set *set, const struct race_req
     const struct race_callbacks callbacks = {.on_done = script_on_done,
                                              .on_text = script_on_text,
                                              .on_end = script_on_end,
+                                             .on_verdict = script_on_verdict,
                                              .on_progress = progress ? script_on_progress : NULL};
     set->starting = s;
     bool ok = race_start(set->races, q, &callbacks, s, &s->race, e);

@@ -417,6 +417,37 @@ START_TEST(passes_wanted_and_estimated) {
 }
 END_TEST
 
+START_TEST(a_ladder_of_temperatures) {
+    takes(CHAT, chat("\"n\":4,\"firstpass\":{\"diversity\":{\"temperatures\":[0,0.5,2]}}"));
+    ck_assert_int_eq(q.job.sampling.n_temperatures, 3);
+    ck_assert_float_eq(q.job.sampling.temperatures[1], 0.5F);
+    /* At temperature 0 one candidate is all there is, but not of a ladder. */
+    takes(CHAT, chat("\"temperature\":0,\"firstpass\":{\"tests\":\"t\",\"max_candidates\":8,"
+                     "\"diversity\":{\"temperatures\":[0,1]}}"));
+    ck_assert_int_eq(q.job.n_candidates, 8);
+    takes(CHAT, chat("\"firstpass\":{\"diversity\":null}"));
+    ck_assert_int_eq(q.job.sampling.n_temperatures, 0);
+    static const struct {
+        const char *value, *param;
+    } cases[] = {
+        {"[]", "firstpass.diversity"},
+        {"{}", "firstpass.diversity.temperatures"},
+        {"{\"temperatures\":1}", "firstpass.diversity.temperatures"},
+        {"{\"temperatures\":[]}", "firstpass.diversity.temperatures"},
+        {"{\"temperatures\":[\"1\"]}", "firstpass.diversity.temperatures"},
+        {"{\"temperatures\":[2.1]}", "firstpass.diversity.temperatures"},
+        {"{\"temperatures\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}",
+         "firstpass.diversity.temperatures"},
+        {"{\"temperatures\":[1],\"heat\":1}", "firstpass.diversity.heat"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char members[200];
+        snprintf(members, sizeof members, "\"firstpass\":{\"diversity\":%s}", cases[i].value);
+        refuses(CHAT, chat(members), cases[i].param, "");
+    }
+}
+END_TEST
+
 /* ---- what clients that can't add fields say instead ---- */
 
 START_TEST(inline_tests_count_only_where_they_are_on) {
@@ -837,6 +868,7 @@ int main(void) {
     tcase_add_test(t, what_is_not_there_is_refused);
     tcase_add_test(t, a_gap_is_filled_where_the_model_can);
     tcase_add_test(t, passes_wanted_and_estimated);
+    tcase_add_test(t, a_ladder_of_temperatures);
     tcase_add_test(t, inline_tests_count_only_where_they_are_on);
     tcase_add_test(t, responses_become_chat);
     tcase_add_test(t, instructions_come_first);

@@ -443,6 +443,8 @@ START_TEST(waiting_verdicts_narrow_the_race) {
     ck_assert_int_eq(s->width, 33);
     script_verdict(s, 79, VERDICT_FAILED);
     ck_assert_int_eq(s->width, 0); /* as the request had it */
+    race_set_width(s->race, 5);
+    ck_assert_int_eq(s->width, 5);
     leave(s);
     wind_up(s);
 }

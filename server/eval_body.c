@@ -1,0 +1,108 @@
+#include "base/buf.h"
+#include "config/limits.h"
+#include "server/eval.h"
+#include "server/writer.h"
+
+#include <string.h>
+
+double eval_temperature(const struct eval_options *o, int index) {
+    if (o->greedy_first && index == 0) return 0;
+    return o->n_temperatures ? o->temperatures[index % o->n_temperatures] : o->temperature;
+}
+
+int eval_prompt(const struct eval_options *o, int index) {
+    return o->n_prompts ? index / EVAL_PROMPT_BLOCK % o->n_prompts : 0;
+}
+
+static void write_string(struct writer *w, const char *key, const char *text, size_t len) {
+    writer_key(w, key);
+    writer_string(w, text, len);
+}
+
+static void write_int(struct writer *w, const char *key, int64_t value) {
+    writer_key(w, key);
+    writer_int(w, value);
+}
+
+static void write_number(struct writer *w, const char *key, double value) {
+    writer_key(w, key);
+    writer_number(w, value);
+}
+
+static void write_question(struct writer *w, const struct eval_options *o,
+                           const struct eval_task *t, int first) {
+    if (o->completion) {
+        const char *text = t->code ? t->code : t->question;
+        write_string(w, "prompt", text, strlen(text));
+        return;
+    }
+    struct buf question;
+    buf_init(&question, SIZE_MAX / 2);
+    buf_puts(&question, t->question);
+    const char *more = o->n_prompts ? o->prompts[eval_prompt(o, first)] : "";
+    if (*more) buf_printf(&question, "\n\n%s", more);
+    writer_key(w, "messages");
+    writer_array(w);
+    writer_object(w);
+    write_string(w, "role", "user", strlen("user"));
+    write_string(w, "content", buf_text(&question), question.len);
+    writer_object_end(w);
+    writer_array_end(w);
+    buf_clear(&question);
+}
+
+static void write_race(struct writer *w, const struct eval_options *o, const struct eval_task *t,
+                       int first, int n, int width) {
+    writer_object(w);
+    write_string(w, "tests", t->tests, t->tests_len);
+    if (t->format) write_string(w, "format", t->format, strlen(t->format));
+    if (t->entry_point) write_string(w, "entry_point", t->entry_point, strlen(t->entry_point));
+    if (t->code) write_string(w, "prompt", t->code, strlen(t->code));
+    write_int(w, "max_candidates", n);
+    write_int(w, "first_index", first);
+    write_int(w, "width", width);
+    const char *returns = o->mode == EVAL_FIRST ? "first" : "all";
+    write_string(w, "return", returns, strlen(returns));
+    write_string(w, "candidates", "full", strlen("full"));
+    writer_key(w, "greedy_first");
+    writer_bool(w, o->greedy_first);
+    writer_key(w, "score");
+    writer_bool(w, false);
+    write_number(w, "timeout_s", o->timeout_s);
+    write_int(w, "memory_mb", o->memory_mb);
+    write_int(w, "deadline_s", LIMIT_REQUEST_SECONDS);
+    if (o->n_temperatures) {
+        writer_key(w, "diversity");
+        writer_object(w);
+        writer_key(w, "temperatures");
+        writer_array(w);
+        for (int i = 0; i < o->n_temperatures; i++)
+            writer_number(w, o->temperatures[i]);
+        writer_array_end(w);
+        writer_object_end(w);
+    }
+    writer_object_end(w);
+}
+
+char *eval_body(const struct eval_options *o, const char *model, const struct eval_task *t,
+                uint64_t seed, int first, int n, int width) {
+    struct buf body;
+    struct writer w;
+    buf_init(&body, SIZE_MAX / 2);
+    writer_init(&w, &body);
+    writer_object(&w);
+    write_string(&w, "model", model, strlen(model));
+    write_question(&w, o, t, first);
+    write_int(&w, "max_tokens", o->max_tokens);
+    write_number(&w, "temperature", o->temperature);
+    write_number(&w, "top_p", o->top_p);
+    write_number(&w, "min_p", o->min_p);
+    write_int(&w, "top_k", o->top_k);
+    writer_key(&w, "seed");
+    writer_uint(&w, seed);
+    writer_key(&w, "firstpass");
+    write_race(&w, o, t, first, n, width);
+    writer_object_end(&w);
+    size_t len;
+    return buf_take(&body, &len);
+}
