@@ -23,10 +23,16 @@ void race_move(struct race *r, enum race_state to) {
 
 static bool settled(const struct race *r) { return r->state >= RACE_SETTLED; }
 
+static void count_verifying(struct race *r, int change) {
+    bool waited = r->n_verifying > 0;
+    r->n_verifying += change;
+    r->set->n_waiting += (r->n_verifying > 0) - waited;
+}
+
 /* The one place where a candidate changes state, so that the counts can't drift from the states. */
 static void move(struct race *r, struct race_entry *c, enum race_entry_state to) {
     if (c->state == RACE_ENTRY_DECODING) r->n_decoding--;
-    if (c->state == RACE_ENTRY_VERIFYING) r->n_verifying--;
+    if (c->state == RACE_ENTRY_VERIFYING) count_verifying(r, -1);
     race_entry_move(c, to);
     struct race_set_stats *stats = &r->set->stats;
     switch (to) {
@@ -37,7 +43,7 @@ static void move(struct race *r, struct race_entry *c, enum race_entry_state to)
         r->n_decoding++;
         break;
     case RACE_ENTRY_VERIFYING:
-        r->n_verifying++;
+        count_verifying(r, 1);
         break;
     case RACE_ENTRY_CANCELLED:
         r->counts.cancelled++;
@@ -100,13 +106,16 @@ void race_progress(struct race *r) {
 
 /* ---- width ---- */
 
-/* Narrows a race whose verdicts pile up; gives the width back when the pile is gone. */
+/* Narrows a race whose verdicts pile up; gives the width back when the pile is gone.  The verifier
+ * serves the races in turn, so that of those that wait each has a part of it: a verdict waits for
+ * its own race's others as many times as there are such races, however many one of them has. */
 static void update_width(struct race *r) {
     if (settled(r) || r->job_ended) return;
-    if (r->n_verifying >= r->narrow_at) {
+    int64_t backlog = (int64_t)r->n_verifying * r->set->n_waiting;
+    if (backlog >= r->narrow_at) {
         r->narrow_width = r->n_decoding > 1 ? r->n_decoding / 2 : 1;
-        r->narrow_at = r->n_verifying + VERDICTS_HIGH / 2;
-    } else if (r->n_verifying <= VERDICTS_LOW) {
+        r->narrow_at = backlog + VERDICTS_HIGH / 2;
+    } else if (backlog <= VERDICTS_LOW) {
         r->narrow_width = 0;
         r->narrow_at = VERDICTS_HIGH;
     }

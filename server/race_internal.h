@@ -43,9 +43,9 @@ struct race {
     uint64_t job;
     bool job_ended;
     struct err job_error;
-    int width;        /* as last set */
-    int narrow_width; /* back-pressure; 0: none */
-    int narrow_at;    /* verdicts waiting that narrow (again) */
+    int width;         /* as last set */
+    int narrow_width;  /* back-pressure; 0: none */
+    int64_t narrow_at; /* backlog that narrows (again) */
 
     /* verifier */
     struct verifier_tests *tests; /* owned; NULL until ready and after closing */
@@ -108,6 +108,7 @@ struct race_set {
     struct list dirty;          /* races whose counts changed since the last progress */
     struct list closing;        /* settled races whose tests are to be closed */
     struct race_set_idle *idle; /* owned */
+    int n_waiting;              /* races that wait for a verdict */
     struct race_set_stats stats;
 };
 void race_set_add(struct race_set *, struct race *);    /* links by race->job, counts */

@@ -450,6 +450,56 @@ START_TEST(waiting_verdicts_narrow_the_race) {
 }
 END_TEST
 
+static struct script *start_waiting(int n, int n_started, int n_waiting) {
+    struct race_request q = script_request(n, &script_tests);
+    struct script *s = start(&q);
+    script_ready(s, NULL);
+    start_all(s, 0, n_started);
+    end_all(s, 0, n_waiting);
+    return s;
+}
+
+/* Each verdict of a race waits for one of each other race, too. */
+START_TEST(races_that_wait_together_are_narrowed_sooner) {
+    enum { RACES = 8, EACH = 64 / RACES };
+    struct script *all[RACES];
+    for (int i = 0; i < RACES; i++)
+        all[i] = start_waiting(100, 20, EACH - 1);
+    for (int i = 0; i < RACES; i++)
+        ck_assert_int_eq(all[i]->width, -1); /* 56 wait */
+    for (int i = 0; i < RACES; i++) {
+        script_ended(all[i], EACH - 1, ENGINE_STOP);
+        ck_assert_int_eq(all[i]->width, (20 - EACH) / 2);
+    }
+    /* Those that have their verdicts, or went, leave more of the verifier to the others. */
+    for (int i = 1; i < RACES; i++) {
+        for (int k = 0; i % 2 && k < EACH; k++)
+            script_verdict(all[i], k, VERDICT_FAILED);
+        ck_assert_int_eq(all[i]->width, i % 2 ? 0 : (20 - EACH) / 2);
+        leave(all[i]);
+        wind_up(all[i]);
+    }
+    script_verdict(all[0], 0, VERDICT_FAILED);
+    ck_assert_int_eq(all[0]->width, 0); /* alone now, with seven */
+    leave(all[0]);
+    wind_up(all[0]);
+}
+END_TEST
+
+START_TEST(a_flood_narrows_itself_only) {
+    struct script *flood = start_waiting(1000, 600, 500);
+    ck_assert_int_lt(flood->width, 100);
+    struct script *other = start_waiting(100, 40, 10);
+    ck_assert_int_eq(other->width, -1);
+    script_verdict(other, 0, VERDICT_FAILED);
+    ck_assert_int_eq(other->width, -1);
+    leave(other);
+    wind_up(other);
+    leave(flood);
+    wind_up(flood);
+}
+END_TEST
+
 /* ---- routing ---- */
 
 START_TEST(results_reach_their_own_race) {
@@ -572,6 +622,8 @@ int main(void) {
     tcase_add_test(t, memory_grows_with_started_candidates);
     tcase_add_test(t, worse_losers_are_dropped);
     tcase_add_test(t, waiting_verdicts_narrow_the_race);
+    tcase_add_test(t, races_that_wait_together_are_narrowed_sooner);
+    tcase_add_test(t, a_flood_narrows_itself_only);
     tcase_add_test(t, results_reach_their_own_race);
     tcase_add_test(t, fail_all_while_callbacks_abandon_others);
     tcase_add_test(t, progress_once_a_turn);
