@@ -67,6 +67,8 @@ static const struct config_setting settings[] = {
            "PEM file of the certificate's private key"),
     STRING("server.cors_origin", NULL, server.cors_origin, NULL, "",
            "origin whose pages in browsers may ask, or *; empty: none"),
+    BOOL("server.page", "page", server.page, "true",
+         "the page at / is there, needing no key itself; false: only the API is"),
 
     STRING("model.path", "model", model.path, NULL, "qwen2.5-coder-0.5b-instruct-q4_k_m",
            "model: NAME for NAME.gguf in model.dir, or the path of a .gguf file"),

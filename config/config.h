@@ -36,6 +36,7 @@ struct config {
         bool open_metrics;         /* /metrics needs no key */
         char *tls_cert, *tls_key;  /* PEM files; "": plain HTTP */
         char *cors_origin;         /* "": no CORS headers */
+        bool page;                 /* the page at "/" is there */
     } server;
     struct {
         char *path; /* NAME of models/NAME.gguf or $FIRSTPASS_MODELS/NAME.gguf, or a path */

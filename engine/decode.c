@@ -311,6 +311,7 @@ static void fill_batch(struct decode *d) {
         spare -= n_guesses;
         d->stats.guessed_rows += (uint64_t)n_guesses;
         batch_branch(&d->batch, b, rows, guesses, n_guesses);
+        atomic_fetch_add_explicit(&b->job->handle->rows, rows + n_guesses, memory_order_relaxed);
     }
 }
 

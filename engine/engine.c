@@ -448,6 +448,11 @@ int64_t engine_job_tokens(const struct engine *g, uint64_t id) {
     return h ? atomic_load_explicit(&h->generated, memory_order_relaxed) : 0;
 }
 
+int64_t engine_job_rows(const struct engine *g, uint64_t id) {
+    const struct job_handle *h = find_handle(g, id);
+    return h ? atomic_load_explicit(&h->rows, memory_order_relaxed) : 0;
+}
+
 struct engine_event *engine_poll(struct engine *g) {
     struct engine_event *ev = queue_pop(g->events);
     if (ev && ev->type == ENGINE_JOB_ENDED) forget_handle(g, ev->job);

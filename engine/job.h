@@ -24,6 +24,7 @@ struct job_handle {
     atomic_bool some_cancelled; /* a bit of `candidates` was set */
     atomic_uchar *candidates;   /* owned [ceil(n/8)]: bit i: candidate i is cancelled */
     atomic_llong generated;     /* tokens drawn for all its candidates; ENGINE adds, LOOP reads */
+    atomic_llong rows;          /* rows computed for them, shared ones once; the same */
     atomic_int holders;         /* LOOP's table and ENGINE's job; the last one frees */
 };
 

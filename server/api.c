@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "server/api_verify.h"
 #include "server/call.h"
+#include "server/page.h"
 #include "server/route.h"
 #include "server/status.h"
 #include "server/tokens.h"
@@ -54,7 +55,7 @@ static const char *key_of(struct http_request *http) {
 
 static bool needs_key(const struct api *api, enum route route) {
     return route != ROUTE_HEALTH && route != ROUTE_READY && route != ROUTE_OPTIONS &&
-           !(route == ROUTE_METRICS && api->config->server.open_metrics);
+           route != ROUTE_PAGE && !(route == ROUTE_METRICS && api->config->server.open_metrics);
 }
 
 static void reply_race(struct api *api, struct http_request *http, const char *id,
@@ -93,6 +94,11 @@ static void on_request(void *arg, struct http_request *http) {
     struct err e = {0};
     const char *rest, *allow;
     enum route route = route_find(http_method(http), http_path(http), &rest, &allow, &e);
+    if (route == ROUTE_PAGE && !api->config->server.page) {
+        route_not_found(http_path(http), &e);
+        route = ROUTE_NONE;
+        allow = NULL;
+    }
     add_cors(api, http, route == ROUTE_OPTIONS);
     struct keys_holder *holder = keys_find(&api->keys, key_of(http));
     if (!holder && needs_key(api, route)) {
@@ -145,6 +151,9 @@ static void on_request(void *arg, struct http_request *http) {
         break;
     case ROUTE_VERSION:
         status_version(api, http);
+        break;
+    case ROUTE_PAGE:
+        page_reply(http, rest);
         break;
     case ROUTE_OPTIONS:
         reply_options(http, allow);

@@ -362,7 +362,7 @@ static bool read_fields(struct reader *r, const struct api_request_context *c,
     refuse_unsupported(r);
     q->deadline_s = c->config->server.default_deadline_s;
     api_tests_read(r, c, user, user_len, asked, q);
-    q->job.stream = q->stream && !q->has_tests;
+    q->job.stream = q->stream && (!q->has_tests || api_request_tells_each(q));
     return !r->failed;
 }
 
@@ -386,3 +386,7 @@ bool api_request_parse(struct api_request *q, enum api_request_kind kind, const 
 }
 
 void api_request_clear(struct api_request *q) { arena_clear(&q->arena); }
+
+bool api_request_tells_each(const struct api_request *q) {
+    return q->has_tests && q->stream && q->progress == API_REQUEST_PROGRESS_CANDIDATES;
+}

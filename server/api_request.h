@@ -24,6 +24,13 @@
 #include <jansson.h>
 
 /* RESPONSES is chat in other clothes: all that isn't COMPLETIONS is rendered by the template. */
+/* What a stream tells while the race runs: nothing, its counts, or also what became of each
+ * candidate. */
+enum api_request_progress {
+    API_REQUEST_PROGRESS_NONE,
+    API_REQUEST_PROGRESS_COUNTS,
+    API_REQUEST_PROGRESS_CANDIDATES,
+};
 enum api_request_kind { API_REQUEST_COMPLETIONS, API_REQUEST_CHAT, API_REQUEST_RESPONSES };
 
 /* What parsing must know of the server; borrowed during the call. */
@@ -85,11 +92,13 @@ struct api_request {
     enum race_on_fail on_fail;
     enum race_detail detail;
     double deadline_s;
-    bool progress;
+    enum api_request_progress progress;
 };
 
 bool api_request_parse(struct api_request *, enum api_request_kind, const char *body, size_t len,
                        const struct api_request_context *, struct err *e) MUST_CHECK;
 void api_request_clear(struct api_request *);
+/* Each candidate is told as it is judged, and so not again at the end. */
+bool api_request_tells_each(const struct api_request *);
 
 #endif

@@ -362,8 +362,8 @@ static const char *reason_name(enum engine_reason reason) {
     return names[reason];
 }
 
-static void write_candidate(struct writer *w, const struct api_response_head *h,
-                            const struct race_candidate *c) {
+void api_response_write_candidate(struct writer *w, const struct api_response_head *h,
+                                  const struct race_candidate *c) {
     writer_object(w);
     writer_key(w, "candidate");
     writer_int(w, number_of(h, c));
@@ -517,15 +517,17 @@ void api_response_write_firstpass(struct writer *w, const struct api_response_he
     writer_int(w, r->counts.tokens_winner);
     writer_key(w, "losers");
     writer_int(w, r->counts.tokens_losers);
+    writer_key(w, "rows");
+    writer_int(w, r->counts.rows);
     writer_object_end(w);
     writer_key(w, "timings");
     write_times(w, &r->counts);
     bool shown = h->request->detail != RACE_CANDIDATES_NONE || r->error.kind == ERR_NONE_PASSED;
-    if (shown && h->request->has_tests) {
+    if (shown && h->request->has_tests && !api_request_tells_each(h->request)) {
         writer_key(w, "candidates");
         writer_array(w);
         for (int i = 0; i < r->n_candidates; i++)
-            write_candidate(w, h, r->candidates[i]);
+            api_response_write_candidate(w, h, r->candidates[i]);
         writer_array_end(w);
     }
     writer_object_end(w);

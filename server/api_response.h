@@ -69,6 +69,9 @@ void api_response_write_choice(struct writer *, const struct api_response_head *
  * its verdict. */
 void api_response_write_origin(struct writer *, const struct api_response_head *,
                                const struct race_candidate *);
+/* One member of "candidates" inside "firstpass", with its texts where the request wants them. */
+void api_response_write_candidate(struct writer *, const struct api_response_head *,
+                                  const struct race_candidate *);
 /* The value of "counts" inside "firstpass", also sent as progress. */
 void api_response_write_counts(struct writer *, const struct race_counts *);
 /* The value of "firstpass". */

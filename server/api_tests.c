@@ -400,13 +400,24 @@ static void read_diversity(struct reader *f, struct api_request *q) {
     q->job.sampling.n_temperatures = (int)n;
 }
 
+/* true: the counts. */
+static void read_progress(struct reader *f, struct api_request *q) {
+    static const char *const words[] = {"none", "counts", "candidates", NULL};
+    if (json_is_boolean(reader_get(f, "progress")))
+        q->progress = reader_bool(f, "progress", false) ? API_REQUEST_PROGRESS_COUNTS
+                                                        : API_REQUEST_PROGRESS_NONE;
+    else
+        q->progress = (enum api_request_progress)reader_choice(f, "progress", words,
+                                                               API_REQUEST_PROGRESS_NONE);
+}
+
 static void read_answer(struct reader *f, struct api_request *q) {
     static const char *const on_fail[] = {"best", "error", NULL};
     static const char *const details[] = {"none", "verdicts", "full", NULL};
     read_return(f, q);
     q->on_fail = (enum race_on_fail)reader_choice(f, "on_fail", on_fail, RACE_FAIL_BEST);
     q->detail = (enum race_detail)reader_choice(f, "candidates", details, RACE_CANDIDATES_NONE);
-    q->progress = reader_bool(f, "progress", false);
+    read_progress(f, q);
     q->deadline_s = reader_number(f, "deadline_s", 0.001, LIMIT_REQUEST_SECONDS, q->deadline_s);
 }
 

@@ -61,6 +61,8 @@ struct call {
     struct api_response_totals totals;
     struct stream stream;
     bool has_stream;
+    struct progress each; /* of candidates, where the request wants to see each */
+    bool has_each;
     double started_at, progress_at;
 };
 
@@ -167,6 +169,7 @@ static void call_free(struct call *c) {
     free(c->parts);
     free(c->rendered);
     if (c->has_stream) stream_clear(&c->stream);
+    if (c->has_each) progress_clear(&c->each);
     api_request_clear(&c->request);
     free(c);
 }
@@ -282,13 +285,23 @@ static void on_end(void *arg, const struct race_candidate *candidate) {
                       NULL);
 }
 
+static void tell_progress(struct call *c, const struct race_counts *counts) {
+    c->progress_at = clock_seconds();
+    open_stream(c);
+    stream_progress(&c->stream, counts, c->has_each ? &c->each : NULL);
+}
+
 static void on_progress(void *arg, const struct race_counts *counts) {
     struct call *c = ((struct part *)arg)->call;
-    double now = clock_seconds();
-    if (now - c->progress_at < PROGRESS_EVERY_S) return; /* the answer has the last counts */
-    c->progress_at = now;
-    open_stream(c);
-    stream_progress(&c->stream, counts);
+    bool full = c->has_each && progress_is_long(&c->each);
+    /* The answer has the last counts. */
+    if (!full && clock_seconds() - c->progress_at < PROGRESS_EVERY_S) return;
+    tell_progress(c, counts);
+}
+
+static void on_candidate(void *arg, const struct race_candidate *candidate,
+                         enum race_entry_state state) {
+    progress_note(&((struct part *)arg)->call->each, candidate, state);
 }
 
 void call_tick(struct call *c, double now) {
@@ -501,6 +514,7 @@ static void on_done(void *arg, const struct race_result *result) {
     writer_init(&w, &part->firstpass);
     api_response_write_firstpass(&w, &c->head, result);
     observe(c, result);
+    if (c->has_each && progress_waits(&c->each)) tell_progress(c, &result->counts);
     if (result->error.kind != ERR_NONE) {
         fail_race(part, result);
         return;
@@ -538,7 +552,10 @@ static bool start_race(struct call *c, struct part *part, struct err *e) {
         .on_text = streams ? on_text : NULL,
         .on_end = streams ? on_end : NULL,
         .on_progress = c->has_stream && q->progress ? on_progress : NULL,
+        .on_candidate = c->has_each ? on_candidate : NULL,
     };
+    /* What is told on the way needn't be kept for the end. */
+    if (c->has_each) request.detail = RACE_CANDIDATES_NONE;
     if (!race_start(runtime_races(c->api->runtime), &request, &callbacks, part, &part->race, e))
         return false;
     count_live(c, 1);
@@ -551,6 +568,10 @@ static void enqueue(struct call *c) {
     if (q->stream) {
         stream_init(&c->stream, &c->head, choices_each(c) * c->n_parts);
         c->has_stream = true;
+    }
+    if (api_request_tells_each(q)) {
+        progress_init(&c->each, &c->head, q->job.n_candidates);
+        c->has_each = true;
     }
     list_append(&c->api->queue, &c->queued);
     api_dispatch(c->api);

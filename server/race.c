@@ -29,6 +29,11 @@ static void count_verifying(struct race *r, int change) {
     r->set->n_waiting += (r->n_verifying > 0) - waited;
 }
 
+static void tell(struct race *r, const struct race_entry *c) {
+    if (r->callbacks.on_candidate && !settled(r) && !r->abandoned)
+        r->callbacks.on_candidate(r->arg, &c->view, c->state);
+}
+
 /* The one place where a candidate changes state, so that the counts can't drift from the states. */
 static void move(struct race *r, struct race_entry *c, enum race_entry_state to) {
     if (c->state == RACE_ENTRY_DECODING) r->n_decoding--;
@@ -52,6 +57,8 @@ static void move(struct race *r, struct race_entry *c, enum race_entry_state to)
         break;
     }
     race_set_dirty(r->set, r);
+    /* A verdict isn't copied yet when a candidate moves to DECIDED. */
+    if (to != RACE_ENTRY_DECIDED) tell(r, c);
 }
 
 void race_enter(struct race *r) { r->busy++; }
@@ -226,6 +233,7 @@ static void on_verdict(void *arg, int index, const struct verdict *v) {
     race_entry_set_verdict(c, v);
     count_verdict(r, c);
     if (r->callbacks.on_verdict && !r->abandoned) r->callbacks.on_verdict(r->arg, &c->view);
+    tell(r, c);
     keep_or_drop(r, c);
     if (r->returns == RACE_LOWEST_INDEX && r->lowest_pass == index) cancel_above(r, index);
     judge(r);
@@ -283,11 +291,25 @@ static void candidate_started(struct race *r, int index) {
     move(r, c, cancelled ? RACE_ENTRY_CANCELLED : RACE_ENTRY_DECODING);
 }
 
+/* The engine forgets them with the job, whose last event comes after the last candidate's end. */
+static void read_rows(struct race *r) {
+    if (!r->job_ended) r->rows = r->set->engine.rows(r->set->engine.self, r->job);
+}
+
+static void candidate_drew(struct race *r, const struct engine_event *event) {
+    struct race_entry *c = entry_at(r, event->index);
+    if (!c || c->state != RACE_ENTRY_DECODING) return;
+    c->view.n_tokens += event->n_tokens;
+    tell(r, c);
+    race_set_dirty(r->set, r);
+}
+
 static void candidate_ended(struct race *r, const struct engine_event *event) {
     struct race_entry *c = entry_at(r, event->index);
     BUG_ON(!c || c->ended);
     c->ended = true;
     r->tokens += event->n_tokens;
+    read_rows(r);
     c->view.n_tokens = event->n_tokens;
     if (c->state == RACE_ENTRY_CANCELLED) return;
     bool whole = event->reason != ENGINE_CANCELLED && event->reason != ENGINE_FAILED;
@@ -331,7 +353,9 @@ static void take_event(struct race *r, const struct engine_event *event) {
         candidate_started(r, event->index);
         break;
     case ENGINE_TEXT:
-        if (!settled(r) && !r->has_tests && r->stream && r->callbacks.on_text)
+        if (r->has_tests)
+            candidate_drew(r, event);
+        else if (!settled(r) && r->stream && r->callbacks.on_text)
             r->callbacks.on_text(r->arg, event->index, event->text, event->text_len, event);
         break;
     case ENGINE_ENDED:
@@ -448,6 +472,7 @@ int64_t race_tokens(const struct race *r) {
 
 void race_counts(const struct race *r, struct race_counts *out) {
     *out = r->counts;
+    out->rows = r->job_ended ? r->rows : r->set->engine.rows(r->set->engine.self, r->job);
     out->total_s = (settled(r) ? r->settled_at : clock_seconds()) - r->started_at;
     if (!settled(r)) out->tokens_losers = race_tokens(r);
 }

@@ -38,6 +38,7 @@ struct race_engine {
     void (*cancel_candidate)(void *self, uint64_t id, int index);
     void (*set_width)(void *self, uint64_t id, int width);
     int64_t (*tokens)(void *self, uint64_t id); /* drawn so far for a job that hasn't ended */
+    int64_t (*rows)(void *self, uint64_t id);   /* computed for them */
 };
 struct race_verifier {
     void *self;
@@ -49,6 +50,14 @@ struct race_verifier {
                        bool cut_by_length,
                        void (*done)(void *arg, int index, const struct verdict *), void *arg);
     void (*cancel)(struct verifier_tests *, uint64_t id);
+};
+
+enum race_entry_state {
+    RACE_ENTRY_WAITING,
+    RACE_ENTRY_DECODING,
+    RACE_ENTRY_VERIFYING,
+    RACE_ENTRY_DECIDED,
+    RACE_ENTRY_CANCELLED,
 };
 
 /* What is answered, with tests.
@@ -110,6 +119,7 @@ struct race_counts {
     /* Generated.  Candidates cut off while decoding are added when the engine reports their end, so
      * an answer counts those that had ended by then. */
     int64_t tokens_winner, tokens_losers;
+    int64_t rows; /* computed for the candidates, see engine_job_rows() */
     int prompt_tokens, cached_tokens;
     double prompt_s;     /* until the prompt was in the cache, waiting included; < 0: not yet */
     double first_pass_s; /* < 0: none passed */
@@ -147,6 +157,10 @@ struct race_callbacks {
     void (*on_verdict)(void *arg, const struct race_candidate *);
     /* When a count changed, at most once a loop turn, never after on_done.  May be NULL. */
     void (*on_progress)(void *arg, const struct race_counts *);
+    /* With tests: a candidate has come to another state, or, with job.stream, drawn more tokens
+     * (n_tokens).  One that was just decided still has its texts, whatever `detail` says.  Never
+     * after on_done.  May be NULL; mustn't call back into the race. */
+    void (*on_candidate)(void *arg, const struct race_candidate *, enum race_entry_state);
 };
 
 struct race;

@@ -8,14 +8,6 @@
 #include "base/list.h"
 #include "server/race.h"
 
-enum race_entry_state {
-    RACE_ENTRY_WAITING,
-    RACE_ENTRY_DECODING,
-    RACE_ENTRY_VERIFYING,
-    RACE_ENTRY_DECIDED,
-    RACE_ENTRY_CANCELLED,
-};
-
 struct race_entry {
     struct race_candidate view;
     enum race_entry_state state;

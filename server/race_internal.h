@@ -64,6 +64,7 @@ struct race {
 
     struct race_counts counts;
     int64_t tokens; /* of all that ended */
+    int64_t rows;   /* as the engine last told them */
     double started_at, settled_at;
     double deadline_s;        /* 0: none */
     struct race_timer *timer; /* owned until stopped; NULL: none */

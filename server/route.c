@@ -27,10 +27,13 @@ static const struct {
     {"/ready", HTTP_GET, ROUTE_READY, "GET, HEAD, OPTIONS"},
     {"/metrics", HTTP_GET, ROUTE_METRICS, "GET, HEAD, OPTIONS"},
     {"/version", HTTP_GET, ROUTE_VERSION, "GET, HEAD, OPTIONS"},
+    {"/web/", HTTP_GET, ROUTE_PAGE, "GET, HEAD, OPTIONS"},
+    {"", HTTP_GET, ROUTE_PAGE, "GET, HEAD, OPTIONS"},
 };
 
 static bool match(const char *pattern, const char *path, const char **rest) {
     size_t n = strlen(pattern);
+    if (!n) return !strcmp(path, "/");
     if (pattern[n - 1] == '/') {
         if (strncmp(pattern, path, n) || !path[n]) return false;
         *rest = path + n;
@@ -42,10 +45,12 @@ static bool match(const char *pattern, const char *path, const char **rest) {
 
 enum route route_find(enum http_method method, const char *path, const char **rest,
                       const char **allow, struct err *e) {
-    const char *bare = strncmp(path, "/v1/", 4) ? path : path + 3;
+    bool versioned = !strncmp(path, "/v1/", 4);
+    const char *bare = versioned ? path + 3 : path;
     *rest = "";
     *allow = NULL;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (versioned && table[i].route == ROUTE_PAGE) continue;
         if (!match(table[i].path, bare, rest)) continue;
         *allow = table[i].allow;
         if (method == HTTP_OPTIONS) return ROUTE_OPTIONS;
@@ -56,12 +61,16 @@ enum route route_find(enum http_method method, const char *path, const char **re
         err_code(e, "method_not_allowed");
         return ROUTE_NONE;
     }
+    route_not_found(path, e);
+    return ROUTE_NONE;
+}
+
+bool route_not_found(const char *path, struct err *e) {
     err_set(e, ERR_NOT_FOUND,
             "there is nothing at %.200s; the API is at /v1/chat/completions, /v1/completions and "
             "/v1/models",
             path);
-    err_code(e, "not_found");
-    return ROUTE_NONE;
+    return err_code(e, "not_found");
 }
 
 /* ---- errors ---- */

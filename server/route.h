@@ -24,15 +24,19 @@ enum route {
     ROUTE_READY,
     ROUTE_METRICS,
     ROUTE_VERSION,
+    ROUTE_PAGE,    /* rest: the file's name, "" for the page itself */
     ROUTE_OPTIONS, /* any known path */
     ROUTE_NONE,    /* an error says why */
 };
 
 /* Every path is known with and without "/v1" before it.  *rest: what follows the path of a route
- * that takes more.  *allow: the methods of the path, for 405 and OPTIONS; NULL where the path is
- * unknown. */
+ * that takes more; the page's have no "/v1".  *allow: the methods of the path, for 405 and OPTIONS;
+ * NULL where the path is unknown. */
 enum route route_find(enum http_method, const char *path, const char **rest, const char **allow,
                       struct err *e);
+
+/* The error of a path that leads nowhere; false. */
+bool route_not_found(const char *path, struct err *e);
 
 int route_status(enum err_kind);
 /* {"message", "type", "param", "code"} */

@@ -55,6 +55,10 @@ static int64_t call_tokens(void *self, uint64_t id) {
     return engine_job_tokens(((struct runtime *)self)->engine, id);
 }
 
+static int64_t call_rows(void *self, uint64_t id) {
+    return engine_job_rows(((struct runtime *)self)->engine, id);
+}
+
 static void call_set_width(void *self, uint64_t id, int width) {
     engine_set_width(((struct runtime *)self)->engine, id, width);
 }
@@ -104,7 +108,8 @@ struct runtime *runtime_open(const struct config *config, struct err *e) {
     rt->attached = verifier_attach(rt->verifier, &rt->loop, e);
     if (!rt->attached) goto failed;
     const struct race_engine engine = {
-        rt, call_submit, call_cancel, call_cancel_candidate, call_set_width, call_tokens};
+        rt,          call_submit, call_cancel, call_cancel_candidate, call_set_width,
+        call_tokens, call_rows};
     const struct race_verifier verifier = {rt, call_tests_open, verifier_tests_close,
                                            verifier_submit, verifier_cancel};
     rt->races = race_set_new(&rt->loop, engine, verifier);

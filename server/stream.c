@@ -245,18 +245,33 @@ static void begin_bare(struct stream *s, struct writer *w) {
     writer_array_end(w);
 }
 
-void stream_progress(struct stream *s, const struct race_counts *counts) {
+void stream_write_progress(struct writer *w, const struct race_counts *counts,
+                           struct progress *each) {
+    writer_key(w, "counts");
+    api_response_write_counts(w, counts);
+    writer_key(w, "tokens");
+    writer_object(w);
+    writer_key(w, "generated");
+    writer_int(w, counts->tokens_winner + counts->tokens_losers);
+    writer_key(w, "rows");
+    writer_int(w, counts->rows);
+    writer_object_end(w);
+    writer_key(w, "seconds");
+    writer_number(w, counts->total_s);
+    if (each) progress_write(each, w);
+}
+
+void stream_progress(struct stream *s, const struct race_counts *counts, struct progress *each) {
     struct writer w;
     if (is_responses(s)) {
-        stream_responses_progress(s, counts);
+        stream_responses_progress(s, counts, each);
         return;
     }
     begin_bare(s, &w);
     write_running_usage(s, &w);
     writer_key(&w, "firstpass");
     writer_object(&w);
-    writer_key(&w, "counts");
-    api_response_write_counts(&w, counts);
+    stream_write_progress(&w, counts, each);
     writer_object_end(&w);
     emit(s, &w);
 }

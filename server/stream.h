@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "server/api_response.h"
 #include "server/http.h"
+#include "server/progress.h"
 #include "server/race.h"
 
 struct stream_choice {
@@ -54,8 +55,10 @@ struct api_response_tokens stream_rest(const struct stream_choice *, const struc
                                        size_t *from);
 /* Before the choice's own text: a completion's prompt. */
 void stream_echo(struct stream *, int index, const struct api_response_prompt *);
-/* Counts of the race, without choices. */
-void stream_progress(struct stream *, const struct race_counts *);
+/* How far the race has come, without choices; `each`: what its candidates have come to, or NULL. */
+void stream_progress(struct stream *, const struct race_counts *, struct progress *each);
+/* The members of such an event, those of `firstpass` in a chunk. */
+void stream_write_progress(struct writer *, const struct race_counts *, struct progress *each);
 /* Keeps proxies and clients from giving up. */
 void stream_ping(struct stream *);
 /* The last words: usage (and `extra`) where usage was asked for, then [DONE]. */

@@ -143,11 +143,11 @@ void stream_responses_choice_end(struct stream *s, int index, const struct race_
 
 /* ---- the rest ---- */
 
-void stream_responses_progress(struct stream *s, const struct race_counts *counts) {
+void stream_responses_progress(struct stream *s, const struct race_counts *counts,
+                               struct progress *each) {
     struct writer w;
     begin(s, &w, "firstpass.progress");
-    writer_key(&w, "counts");
-    api_response_write_counts(&w, counts);
+    stream_write_progress(&w, counts, each);
     emit(s, &w);
 }
 

@@ -9,7 +9,7 @@
 void stream_responses_begin(struct stream *);
 void stream_responses_text(struct stream *, int index, const struct api_responses_text *);
 void stream_responses_choice_end(struct stream *, int index, const struct race_candidate *);
-void stream_responses_progress(struct stream *, const struct race_counts *);
+void stream_responses_progress(struct stream *, const struct race_counts *, struct progress *each);
 void stream_responses_end(struct stream *, const struct api_response_totals *, const char *extra);
 void stream_responses_error(struct stream *, const struct err *, const char *extra);
 

@@ -12,6 +12,8 @@
 
 struct script_candidate {
     bool started, ended, cancel_asked, submitted, verify_cancelled, judged, told;
+    enum race_entry_state seen; /* as on_candidate told it last */
+    int n_tokens;
     enum engine_reason reason;
     enum verdict_kind verdict;
     void (*done)(void *arg, int index, const struct verdict *);
@@ -90,6 +92,12 @@ static int64_t script_tokens(void *self, uint64_t id) {
     (void)self;
     (void)id;
     return 0;
+}
+
+static int64_t script_rows(void *self, uint64_t id) {
+    const struct script *s = script_of(self, id);
+    ck_assert(s && !s->job_ended);
+    return s ? s->n_started : 0;
 }
 
 static void script_set_width(void *self, uint64_t id, int width) {
@@ -213,6 +221,18 @@ static void script_on_progress(void *arg, const struct race_counts *counts) {
     s->n_progress++;
 }
 
+static void script_on_candidate(void *arg, const struct race_candidate *view,
+                                enum race_entry_state state) {
+    struct script *s = arg;
+    struct script_candidate *c = &s->c[view->index];
+    ck_assert(!s->abandoned && !s->n_done);
+    ck_assert(state > c->seen || (state == RACE_ENTRY_DECODING && c->seen == state));
+    ck_assert(c->seen != RACE_ENTRY_DECIDED && view->n_tokens >= c->n_tokens);
+    if (state == RACE_ENTRY_DECIDED) ck_assert(view->decided && view->text && view->code);
+    c->seen = state;
+    c->n_tokens = view->n_tokens;
+}
+
 /* ---- life ---- */
 
 static void script_loop_open(uv_loop_t *loop) { ck_assert_int_eq(uv_loop_init(loop), 0); }
@@ -226,8 +246,8 @@ static void script_set_open(struct script_set *set, uv_loop_t *loop) {
     memset(set, 0, sizeof *set);
     set->loop = loop;
     const struct race_engine engine = {
-        set,          script_submit, script_cancel, script_cancel_candidate, script_set_width,
-        script_tokens};
+        set,           script_submit, script_cancel, script_cancel_candidate, script_set_width,
+        script_tokens, script_rows};
     const struct race_verifier verifier = {set, script_tests_open, script_tests_close,
                                            script_verify, script_verify_cancel};
     set->races = race_set_new(set->loop, engine, verifier);
@@ -277,7 +297,8 @@ static struct script *script_start(struct script_set *set, const struct race_req
                                              .on_text = script_on_text,
                                              .on_end = script_on_end,
                                              .on_verdict = script_on_verdict,
-                                             .on_progress = progress ? script_on_progress : NULL};
+                                             .on_progress = progress ? script_on_progress : NULL,
+                                             .on_candidate = progress ? script_on_candidate : NULL};
     set->starting = s;
     bool ok = race_start(set->races, q, &callbacks, s, &s->race, e);
     set->starting = NULL;

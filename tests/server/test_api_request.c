@@ -679,11 +679,15 @@ START_TEST(fields_with_tests) {
     ck_assert_int_eq(q.returns, RACE_LOWEST_INDEX);
     ck_assert_int_eq(q.on_fail, RACE_FAIL_ERROR);
     ck_assert_int_eq(q.detail, RACE_CANDIDATES_FULL);
-    ck_assert(q.progress && !q.job.sampling.greedy_first && q.tests.score);
+    ck_assert_int_eq(q.progress, API_REQUEST_PROGRESS_COUNTS);
+    ck_assert(!q.job.sampling.greedy_first && q.tests.score);
     ck_assert(q.tests.timeout_s == 1.5 && q.deadline_s == 9.0);
     ck_assert_str_eq(q.tests.prompt, "import math");
     takes(CHAT, tests("\"on_fail\":\"error\""));
     ck_assert(!q.tests.score);
+    takes(CHAT, tests("\"progress\":\"candidates\""));
+    ck_assert_int_eq(q.progress, API_REQUEST_PROGRESS_CANDIDATES);
+    ck_assert(!api_request_tells_each(&q) && !q.job.stream); /* without a stream nobody is told */
     takes(CHAT, tests("\"width\":\"auto\",\"progress\":null,\"format\":null"));
     ck_assert_int_eq(q.job.width, 0);
 }

@@ -574,6 +574,38 @@ START_TEST(progress_once_a_turn) {
 }
 END_TEST
 
+START_TEST(each_candidate_is_told) {
+    struct race_request q = script_request(6, &script_tests);
+    q.job.stream = true;
+    q.detail = RACE_CANDIDATES_NONE;
+    struct script *s = start(&q);
+    script_ready(s, NULL);
+    start_all(s, 0, 5);
+    const int32_t token = 3;
+    script_send(s,
+                &(struct engine_event){
+                    .type = ENGINE_TEXT, .index = 4, .text = "", .tokens = &token, .n_tokens = 1});
+    ck_assert_int_eq(s->c[4].n_tokens, 1);
+    end_all(s, 0, 3);
+    script_verdict(s, 1, VERDICT_FAILED);
+    static const enum race_entry_state middle[] = {RACE_ENTRY_VERIFYING, RACE_ENTRY_DECIDED,
+                                                   RACE_ENTRY_VERIFYING, RACE_ENTRY_DECODING,
+                                                   RACE_ENTRY_DECODING,  RACE_ENTRY_WAITING};
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(s->c[i].seen, middle[i]);
+    /* The pass stops the others, and that is told before the answer. */
+    script_verdict(s, 0, VERDICT_PASSED);
+    static const enum race_entry_state last[] = {RACE_ENTRY_DECIDED,   RACE_ENTRY_DECIDED,
+                                                 RACE_ENTRY_CANCELLED, RACE_ENTRY_CANCELLED,
+                                                 RACE_ENTRY_CANCELLED, RACE_ENTRY_WAITING};
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(s->c[i].seen, last[i]);
+    ck_assert_int_eq(s->n_done, 1);
+    ck_assert_int_eq((int)s->counts.rows, 5);
+    wind_up(s);
+}
+END_TEST
+
 START_TEST(counts_while_it_runs) {
     struct race_request q = script_request(6, &script_tests);
     struct script *s = start(&q);
@@ -627,6 +659,7 @@ int main(void) {
     tcase_add_test(t, results_reach_their_own_race);
     tcase_add_test(t, fail_all_while_callbacks_abandon_others);
     tcase_add_test(t, progress_once_a_turn);
+    tcase_add_test(t, each_candidate_is_told);
     tcase_add_test(t, counts_while_it_runs);
     suite_add_tcase(suite, t);
     SRunner *runner = srunner_create(suite);

@@ -59,6 +59,8 @@ START_TEST(paths_with_and_without_v1) {
         {HTTP_GET, "/metrics", ROUTE_METRICS, ""},
         {HTTP_GET, "/version", ROUTE_VERSION, ""},
         {HTTP_OPTIONS, "/v1/models", ROUTE_OPTIONS, ""},
+        {HTTP_GET, "/", ROUTE_PAGE, ""},
+        {HTTP_GET, "/web/page.css", ROUTE_PAGE, "page.css"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *rest, *allow;
@@ -73,8 +75,9 @@ START_TEST(paths_with_and_without_v1) {
 END_TEST
 
 START_TEST(unknown_paths_and_methods) {
-    static const char *const unknown[] = {"/",        "",          "/v1",          "/v1/",
-                                          "/healthy", "/v1/model", "/v1/v1/models"};
+    static const char *const unknown[] = {
+        "//",   "",      "/v1",       "/v1/",          "/healthy", "/v1/model",
+        "/web", "/web/", "/v1/web/x", "/v1/v1/models", "/v1//"};
     const char *rest, *allow;
     struct err e = {0};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {

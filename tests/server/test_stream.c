@@ -261,7 +261,7 @@ START_TEST(progress_pings_and_the_winner) {
     request.has_tests = true;
     setup_kind(API_REQUEST_CHAT, 1);
     struct race_counts counts = {.max_candidates = 9, .started = 4};
-    stream_progress(&stream, &counts);
+    stream_progress(&stream, &counts, NULL);
     stream_ping(&stream);
     end(0, "winner", 3, "\"firstpass\":{\"verified\":true}");
     finish();
