@@ -110,6 +110,12 @@ export class Race {
     if (!ended) throw this.cancelled ? new Failure("cancelled", "") : new Failure("network", NETWORK);
   }
 
+  // The server notices by itself.
+  leave() {
+    this.cancelled = true;
+    this.abort.abort();
+  }
+
   // The server is told, so that it stops at once; the stream ends by that.  Where that fails, leaving has the same effect.
   async cancel() {
     this.cancelled = true;

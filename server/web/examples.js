@@ -22,6 +22,7 @@ export const EXAMPLES = [
 assert to_roman(4) == "IV"
 assert to_roman(9) == "IX"
 assert to_roman(58) == "LVIII"
+assert to_roman(444) == "CDXLIV"
 assert to_roman(1994) == "MCMXCIV"
 assert to_roman(3999) == "MMMCMXCIX"
 `,

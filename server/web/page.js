@@ -256,7 +256,8 @@ function showFailure(failure) {
       $("key").focus();
       break;
     case "busy":
-      complain(`The server has too much to do: ${failure.message}${failure.retryAfter ? ` (Retry after ${failure.retryAfter} s.)` : ""}`);
+      complain(`The server has too much to do: ${failure.message}`
+        + (failure.retryAfter && !failure.message.includes("try again") ? `; try again in ${failure.retryAfter} s` : ""));
       break;
     case "unavailable":
       complain(`The server can't take the task now: ${failure.message}`);
@@ -327,17 +328,13 @@ function describe(i) {
   return `Candidate ${i}: ${VERDICTS[detail.verdict] ?? detail.verdict}${tests}${tokens}${detail.duplicate ? ", the same code as another" : ""}`;
 }
 
-function value(text) {
-  return appendText(element("td", { class: "value" }), text === null || text === undefined ? "" : shortened(text, VALUE_MOST));
-}
-
 function testsTable(tests) {
-  const withValues = tests.some((test) => test.got !== null || test.expected !== null || test.error !== null);
-  const head = ["Test", "Result", ...(withValues ? ["Got", "Expected", "Error"] : [])];
-  const rows = tests.map((test) => element("tr", {},
-    appendText(element("td", { class: "value" }), shortened(test.name, VALUE_MOST)),
+  const shown = ["got", "expected", "error"].filter((field) => tests.some((test) => test[field]));
+  const head = ["Test", "Result", ...shown.map((field) => field[0].toUpperCase() + field.slice(1))];
+  const value = (text) => appendText(element("td", { class: "value" }), shortened(text ?? "", VALUE_MOST));
+  const rows = tests.map((test) => element("tr", {}, value(test.name),
     element("td", { class: test.status === "passed" ? "passed" : "failed" }, `${test.status === "passed" ? "✓" : "✗"} ${test.status}`),
-    ...(withValues ? [value(test.got), value(test.expected), value(test.error)] : [])));
+    ...shown.map((field) => value(test[field]))));
   return element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Tests" },
     element("table", {}, element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
       element("tbody", {}, ...rows)));
@@ -415,4 +412,6 @@ $("dialog").addEventListener("click", (event) => {
 $("previous").addEventListener("click", () => showCandidate(shown - 1));
 $("next").addEventListener("click", () => showCandidate(shown + 1));
 addEventListener("hashchange", readAddress);
+// A browser may keep the page for the way back, and its requests alive with it.
+addEventListener("pagehide", () => race?.leave());
 meetServer();

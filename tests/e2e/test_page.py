@@ -131,14 +131,14 @@ def test_a_pass_stops_the_others(qwen):
 
 def test_hidden_values_stay_hidden(qwen):
     secret = "assert rotate([1, 2, 3], 1) == ['hidden-value-7']"
-    for feedback in ("names", "none"):
-        found = stream(qwen, tests=secret, candidates="full", feedback=feedback, max_candidates=3, on_fail="error")
-        assert "hidden-value-7" not in json.dumps(found)
-        states, judged, _ = play(found)
-        assert len(judged) == 3 and {state for state, _ in states.values()} <= {"failed", "crashed", "timeout"}
-        assert found[-1]["error"]["code"] == "no_candidate_passed"
-        # One that doesn't even load has none.
-        assert any(one.get("tests") for one in judged.values()) == (feedback == "names")
+    found = stream(qwen, tests=secret, candidates="full", feedback="names", max_candidates=3, on_fail="error")
+    assert "hidden-value-7" not in json.dumps(found)
+    states, judged, _ = play(found)
+    assert len(judged) == 3 and {state for state, _ in states.values()} <= {"failed", "crashed", "timeout"}
+    assert found[-1]["error"]["code"] == "no_candidate_passed"
+    assert any(one.get("tests") for one in judged.values())  # one that doesn't even load has none
+    found = stream(qwen, tests=secret, candidates="full", feedback="none", max_candidates=3, on_fail="error")
+    assert not any(one.get("tests") for one in play(found)[1].values())
 
 
 def test_responses_have_the_same_feed(qwen):

@@ -284,6 +284,40 @@ START_TEST(sharing_saves_rows) {
 }
 END_TEST
 
+/* Rows of a job are told apart from its prompt's and from those of others. */
+START_TEST(rows_of_one_job) {
+    struct engine *g = open_engine((struct engine_options){.max_rows = 64});
+    struct engine_job job = job_of(30, 32, 16);
+    job.width = 32;
+    job.sampling.temperature = 0;
+    struct err e = {0};
+    uint64_t ids[2];
+    for (int i = 0; i < 2; i++)
+        ck_assert(engine_submit(g, &job, &ids[i], &e));
+    ck_assert_int_eq(engine_job_rows(g, ids[1] + 1), 0);
+    int64_t rows[2] = {0}, tokens[2] = {0};
+    for (int ended = 0; ended < 2;) {
+        struct engine_event *event = engine_poll(g);
+        if (!event) {
+            nap();
+            continue;
+        }
+        int i = event->job == ids[1];
+        if (event->type == ENGINE_ENDED) {
+            rows[i] = engine_job_rows(g, ids[i]);
+            tokens[i] += event->n_tokens;
+        }
+        ended += event->type == ENGINE_JOB_ENDED;
+        engine_event_free(event);
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(rows[i] * 32, tokens[i]);
+        ck_assert_int_eq(engine_job_rows(g, ids[i]), 0);
+    }
+    engine_close(g);
+}
+END_TEST
+
 START_TEST(greedy_first_is_candidate_zero_only) {
     struct engine *g = open_engine((struct engine_options){0});
     struct engine_job job = job_of(20, 4, 20);
@@ -689,6 +723,7 @@ int main(void) {
     tcase_add_test(t, guesses_change_no_draw);
     tcase_add_test(t, candidates_differ_and_seeds_matter);
     tcase_add_test(t, sharing_saves_rows);
+    tcase_add_test(t, rows_of_one_job);
     tcase_add_test(t, greedy_first_is_candidate_zero_only);
     tcase_add_test(t, ten_thousand_candidates_in_a_tiny_pool);
     tcase_add_test(t, many_jobs_share_a_small_pool);

@@ -39,8 +39,9 @@ def open_browser(size):
     return browser
 
 
-def resize(browser, width, height, scheme="light", motion="no-preference"):
-    """A viewport of exactly this size: windows have a least width of their own."""
+def resize(browser, width, height, scheme="light", motion="reduce"):
+    """A viewport of exactly this size, windows having a least width of their own; without motion, so that what is scrolled
+    to is there at once."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
                             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [
