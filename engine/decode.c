@@ -311,8 +311,12 @@ static void fill_batch(struct decode *d) {
         spare -= n_guesses;
         d->stats.guessed_rows += (uint64_t)n_guesses;
         batch_branch(&d->batch, b, rows, guesses, n_guesses);
-        atomic_fetch_add_explicit(&b->job->handle->rows, rows + n_guesses, memory_order_relaxed);
     }
+}
+
+/* Told to LOOP; before the events of what was drawn from them. */
+static void count_rows(const struct branch *b, int n) {
+    atomic_fetch_add_explicit(&b->job->handle->rows, n, memory_order_relaxed);
 }
 
 /* Text of a live branch to each of its members, for jobs that stream. */
@@ -390,6 +394,7 @@ static int settle_branch(struct decode *d, int first, const struct kernels_drawn
         int32_t guess = p + 1 < n_positions ? batch_guess(&d->batch, first + p + 1) : -1;
         if (!settle_position(d, b, drawn + (size_t)p * (size_t)n, slots, guess)) break;
         b->cached++; /* the guess's row is one of its own now */
+        count_rows(b, 1);
         d->stats.guessed_right++;
     }
     free(slots);
@@ -428,6 +433,7 @@ static void advance(struct decode *d) {
         if (!d->view_branches[i].rows) continue;
         d->branch_at[i]->cached += d->view_branches[i].rows;
         d->branch_at[i]->served = d->turn;
+        count_rows(d->branch_at[i], d->view_branches[i].rows);
     }
 }
 

@@ -155,9 +155,9 @@ void engine_set_width(struct engine *, uint64_t id, int width);
 /* Tokens drawn so far for all candidates of a job, those still decoding included; 0 once
  * ENGINE_JOB_ENDED was polled. */
 int64_t engine_job_tokens(const struct engine *, uint64_t id);
-/* Rows computed for them, the prompt's not among them: fewer than tokens where candidates with
- * equal histories shared one, more where some had to be computed again or were guessed wrong.
- * Likewise 0 at the end. */
+/* Rows that were computed for them, the prompt's and those of wrong guesses not among them: fewer
+ * than tokens where candidates with equal histories shared one, more where some had to be computed
+ * again.  Likewise 0 at the end. */
 int64_t engine_job_rows(const struct engine *, uint64_t id);
 
 enum engine_event_type {
