@@ -92,7 +92,8 @@ bool memory_plan_make(struct memory_plan *p, const struct engine_options *o, con
     p->block_bytes = (size_t)s->n_layers * k->kv_bytes_per_block(d, s->n_kv_heads, s->head_dim);
     struct kernels_step_shape shape = memory_plan_step(p, s);
     p->bytes.weights = model_weight_bytes(m, k, d);
-    p->bytes.activations = step_bytes(s, shape.n_rows, shape.n_rows) + k->scratch_bytes(d, &shape);
+    p->bytes.activations =
+        step_bytes(k, s, shape.n_rows, shape.n_rows) + k->scratch_bytes(d, &shape);
     p->bytes.runtime = runtime_bytes(m);
     p->bytes.reserve = p->available / 20;
     return choose_blocks(p, o, e);

@@ -17,7 +17,7 @@ struct step {
     struct kernels_view gate_up; /* [2 n_ff] */
     struct kernels_view ffn;     /* [n_ff] */
     struct kernels_view last;    /* [n_logits][n_embd] */
-    struct kernels_view logits;  /* [STEP_LOGIT_ROWS][n_vocab] */
+    struct kernels_view logits;  /* [kernels.logit_rows or fewer][n_vocab] */
 };
 
 static size_t aligned(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
@@ -30,15 +30,15 @@ static int qkv_width(const struct model_shape *s) {
     return (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
 }
 
-static int logits_at_once(int n_logits) {
-    return n_logits < STEP_LOGIT_ROWS ? n_logits : STEP_LOGIT_ROWS;
+static int logits_at_once(const struct kernels *k, int n_logits) {
+    return n_logits < k->logit_rows ? n_logits : k->logit_rows;
 }
 
-size_t step_bytes(const struct model_shape *s, int n_rows, int n_logits) {
+size_t step_bytes(const struct kernels *k, const struct model_shape *s, int n_rows, int n_logits) {
     return 2 * rows_bytes(n_rows, s->n_embd) + rows_bytes(n_rows, qkv_width(s)) +
            rows_bytes(n_rows, s->n_heads * s->head_dim) + rows_bytes(n_rows, 2 * s->n_ff) +
            rows_bytes(n_rows, s->n_ff) + rows_bytes(n_logits, s->n_embd) +
-           rows_bytes(logits_at_once(n_logits), s->n_vocab);
+           rows_bytes(logits_at_once(k, n_logits), s->n_vocab);
 }
 
 static struct kernels_view place(const struct step *st, size_t *at, size_t bytes) {
@@ -53,7 +53,8 @@ struct step *step_new(const struct model *m, int n_rows, int n_logits, struct er
     st->model = m;
     st->n_rows = n_rows;
     st->n_logits = n_logits;
-    if (!(st->memory = m->kernels->buffer_new(m->device, step_bytes(s, n_rows, n_logits), e))) {
+    if (!(st->memory =
+              m->kernels->buffer_new(m->device, step_bytes(m->kernels, s, n_rows, n_logits), e))) {
         step_free(st);
         return NULL;
     }
@@ -65,7 +66,7 @@ struct step *step_new(const struct model *m, int n_rows, int n_logits, struct er
     st->gate_up = place(st, &at, rows_bytes(n_rows, 2 * s->n_ff));
     st->ffn = place(st, &at, rows_bytes(n_rows, s->n_ff));
     st->last = place(st, &at, rows_bytes(n_logits, s->n_embd));
-    st->logits = place(st, &at, rows_bytes(logits_at_once(n_logits), s->n_vocab));
+    st->logits = place(st, &at, rows_bytes(logits_at_once(m->kernels, n_logits), s->n_vocab));
     return st;
 }
 
@@ -131,7 +132,7 @@ bool step_forward(struct step *st, const struct kernels_batch *batch, struct err
                     st->last);
     }
     k->batch_end(m->device);
-    return k->sync(m->device, e);
+    return true;
 }
 
 /* Logits of rows first … first+n-1 into st->logits. */
@@ -147,9 +148,8 @@ bool step_draw(struct step *st, const struct kernels_draws *draws, struct kernel
     const struct model *m = st->model;
     const struct kernels *k = m->kernels;
     int done = 0;
-    for (int first = 0; first < st->n_logit_rows; first += STEP_LOGIT_ROWS) {
-        int rows =
-            st->n_logit_rows - first < STEP_LOGIT_ROWS ? st->n_logit_rows - first : STEP_LOGIT_ROWS;
+    for (int first = 0; first < st->n_logit_rows; first += k->logit_rows) {
+        int rows = logits_at_once(k, st->n_logit_rows - first);
         int n = 0;
         while (done + n < draws->n_draws && draws->draws[done + n].logit_row < first + rows)
             n++;

@@ -9,15 +9,15 @@
 
 struct step;
 
-enum { STEP_LOGIT_ROWS = 128 }; /* rows whose logits exist at once */
-
-/* Bytes of buffers for steps of up to n_rows rows, n_logits of them with logits. */
-size_t step_bytes(const struct model_shape *, int n_rows, int n_logits);
+/* Bytes of buffers for steps of up to n_rows rows, n_logits of them with logits, of which at most
+ * kernels.logit_rows rows exist at once: never those of 10,000 candidates. */
+size_t step_bytes(const struct kernels *, const struct model_shape *, int n_rows, int n_logits);
 struct step *step_new(const struct model *, int n_rows, int n_logits, struct err *e);
 void step_free(struct step *);
 
-/* Computes all rows: keys and values of each are in the cache after it, and the logit rows' hidden
- * states are kept for step_draw.  The first half of a step. */
+/* Queues all rows: keys and values of each are in the cache after it, and the logit rows' hidden
+ * states are kept for step_draw.  The first half of a step.  Where the backend computes later,
+ * errors come with whatever waits next. */
 bool step_forward(struct step *, const struct kernels_batch *, struct err *e);
 /* Draws from the logits of the last step_forward; draw i names logit row draws[i].logit_row,
  * ascending.  out[n_draws]. */

@@ -184,6 +184,7 @@ struct kernels_ceiling {
 
 struct kernels {
     const char *name;        /* "cpu", "cuda" */
+    int logit_rows;          /* rows whose logits should exist at once, at most */
     const char *const *isas; /* NULL-ended: those this build has; the machine may lack some */
 
     bool (*device_open)(const struct kernels_options *, struct kernels_device **out, struct err *e);

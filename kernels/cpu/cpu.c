@@ -240,6 +240,7 @@ static bool reserve_rows(struct kernels_device *dev, const struct kernels_step_s
 
 static const struct kernels table = {
     .name = "cpu",
+    .logit_rows = 128,
     .isas = isa_names,
     .device_open = device_open,
     .device_close = device_close,

@@ -134,12 +134,14 @@ static void launch_part(struct kernels_device *dev, const struct part *p,
     gpu_get(dev->gpu, dev->results.host, dev->results.device,
             (size_t)p->n_draws * sizeof(struct launch_drawn));
     dev->draws_in_flight = true;
+    dev->draws_mark = gpu_mark(dev->gpu);
 }
 
 /* Waits for the part in flight and keeps its results. */
 static bool fetch(struct kernels_device *dev, struct err *e) {
     int n = dev->n_drawn - dev->n_fetched;
-    if (!state_wait(dev, e)) return false;
+    if (dev->draws_in_flight && !state_reach(dev, dev->draws_mark, e)) return false;
+    dev->draws_in_flight = false;
     memcpy(dev->drawn + dev->n_fetched, dev->results.host, (size_t)n * sizeof *dev->drawn);
     dev->n_fetched = dev->n_drawn;
     return true;

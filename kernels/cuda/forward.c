@@ -131,7 +131,7 @@ void forward_kv_copy_block(struct kernels_device *dev, int to, int from, int n_p
 
 /* The host's image of an array of the step's area. */
 static void *image(const struct kernels_device *dev, const void *device) {
-    return dev->step.host + ((const uint8_t *)device - dev->step.device);
+    return dev->images[dev->image].host + ((const uint8_t *)device - dev->step.device);
 }
 
 static void put(struct kernels_device *dev, const void *device, size_t bytes) {
@@ -164,7 +164,7 @@ bool forward_batch_begin(struct kernels_device *dev, const struct kernels_batch 
         if (b->positions[r] / dev->split >= dev->n_splits)
             return err_set(e, ERR_SYSTEM, "row %d is at position %d; room was reserved for %d", r,
                            b->positions[r], dev->reserved.context);
-    if (dev->step_in_flight && !state_wait(dev, e)) return false;
+    if (!state_next_image(dev, e)) return false;
     queue_copies(dev);
     struct items items = {.tiles = image(dev, dev->batch.tiles),
                           .warps = image(dev, dev->batch.warps)};
@@ -180,7 +180,8 @@ bool forward_batch_begin(struct kernels_device *dev, const struct kernels_batch 
     if (b->n_logits) put_rows(dev, dev->batch.logit_rows, b->logit_rows, b->n_logits);
     put_tables(dev, b);
     dev->now = b;
-    dev->step_in_flight = true;
+    dev->images[dev->image].used = true;
+    dev->images[dev->image].mark = gpu_mark(dev->gpu);
     dev->turns_made = false;
     dev->calls = UINT64_C(0xCBF29CE484222325);
     choose_graph(dev, b, items);

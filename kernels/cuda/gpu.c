@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { MARKS = 8 }; /* a wait for an older one waits for the oldest of these */
+
 struct gpu {
     cudaStream_t stream;
+    cudaEvent_t marks[MARKS]; /* owned; mark n is marks[n % MARKS] */
+    uint64_t n_marks;
     cudaError_t failed; /* the first error; sticky */
     int allocations;
 };
@@ -55,8 +59,10 @@ bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
     struct gpu *g = err_alloc(1, sizeof *g);
     g->failed = cudaSuccess;
     error = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
+    for (int i = 0; i < MARKS && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&g->marks[i], cudaEventDisableTiming);
     if (error != cudaSuccess) {
-        free(g);
+        gpu_close(g);
         return fail(e, "can't make a stream", error);
     }
     *out = g;
@@ -65,7 +71,9 @@ bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
 
 void gpu_close(struct gpu *g) {
     if (!g) return;
-    cudaStreamDestroy(g->stream);
+    for (int i = 0; i < MARKS; i++)
+        if (g->marks[i]) cudaEventDestroy(g->marks[i]);
+    if (g->stream) cudaStreamDestroy(g->stream);
     free(g);
 }
 
@@ -116,6 +124,18 @@ void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes) {
 bool gpu_wait(struct gpu *g, struct err *e) {
     note(g, cudaGetLastError()); /* of launches */
     note(g, cudaStreamSynchronize(g->stream));
+    return g->failed == cudaSuccess || fail(e, "the device has failed", g->failed);
+}
+
+uint64_t gpu_mark(struct gpu *g) {
+    note(g, cudaEventRecord(g->marks[g->n_marks % MARKS], g->stream));
+    return g->n_marks++;
+}
+
+bool gpu_reach(struct gpu *g, uint64_t mark, struct err *e) {
+    uint64_t oldest = g->n_marks > MARKS ? g->n_marks - MARKS : 0;
+    note(g, cudaGetLastError()); /* of launches */
+    note(g, cudaEventSynchronize(g->marks[(mark > oldest ? mark : oldest) % MARKS]));
     return g->failed == cudaSuccess || fail(e, "the device has failed", g->failed);
 }
 

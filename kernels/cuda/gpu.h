@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct gpu;
 struct gpu_graph;
@@ -39,12 +40,16 @@ void gpu_release(struct gpu *, void *);
 void *gpu_alloc_pinned(struct gpu *, size_t bytes, const char *what, struct err *e);
 void gpu_release_pinned(struct gpu *, void *);
 
-/* Queued copies.  Pinned memory must stay as it is until gpu_wait(); other memory is read at once.
+/* Queued copies.  Pinned memory must stay as it is until they are done; other memory is read at
+ * once.
  */
 void gpu_put(struct gpu *, void *to, const void *from, size_t bytes);
 void gpu_get(struct gpu *, void *to, const void *from, size_t bytes);
 /* Waits for all that is queued. */
 bool gpu_wait(struct gpu *, struct err *e);
+/* A mark behind what is queued so far, and a wait for that alone, whatever was queued later. */
+uint64_t gpu_mark(struct gpu *);
+bool gpu_reach(struct gpu *, uint64_t mark, struct err *e);
 
 /* The stream as launch.h wants it. */
 void *gpu_stream(struct gpu *);

@@ -4,6 +4,7 @@
 #include "kernels/cuda/items.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     MIN_SPLIT = 256, /* positions: shorter ones cost more in states than they give in speed */
@@ -21,13 +22,35 @@ void state_fail(struct kernels_device *dev, const struct err *e) {
     if (dev->error.kind == ERR_NONE) dev->error = *e;
 }
 
+static bool is_well(const struct kernels_device *dev, struct err *e) {
+    if (dev->error.kind == ERR_NONE) return true;
+    if (e) *e = dev->error;
+    return false;
+}
+
 bool state_wait(struct kernels_device *dev, struct err *e) {
     bool ok = gpu_wait(dev->gpu, e);
-    dev->n_pairs = dev->n_copied = 0;
-    dev->draws_in_flight = dev->step_in_flight = false;
-    if (ok && dev->error.kind == ERR_NONE) return true;
-    if (ok && e) *e = dev->error;
-    return false;
+    /* Block copies that nobody has queued yet stay. */
+    int waiting = dev->n_pairs - dev->n_copied;
+    if (waiting) memmove(dev->pairs, dev->pairs + 2 * dev->n_copied, (size_t)waiting * 8);
+    dev->n_pairs = waiting;
+    dev->n_copied = 0;
+    dev->draws_in_flight = false;
+    for (int i = 0; i < STATE_IMAGES; i++)
+        dev->images[i].used = false;
+    return ok && is_well(dev, e);
+}
+
+bool state_reach(struct kernels_device *dev, uint64_t mark, struct err *e) {
+    return gpu_reach(dev->gpu, mark, e) && is_well(dev, e);
+}
+
+bool state_next_image(struct kernels_device *dev, struct err *e) {
+    dev->image = (dev->image + 1) % STATE_IMAGES;
+    struct state_image *i = &dev->images[dev->image];
+    bool ok = i->used ? state_reach(dev, i->mark, e) : is_well(dev, e);
+    i->used = false;
+    return ok;
 }
 
 void state_count(struct kernels_device *dev, enum kernels_op op, double bytes, double macs) {
@@ -125,6 +148,9 @@ void state_free_scratch(struct kernels_device *dev) {
         gpu_graph_free(dev->gpu, dev->graph[i].graph);
     dev->n_graphs = 0;
     drop(dev, &dev->step);
+    for (int i = 0; i < STATE_IMAGES; i++)
+        gpu_release_pinned(dev->gpu, dev->images[i].host);
+    memset(dev->images, 0, sizeof dev->images);
     drop(dev, &dev->work);
     drop(dev, &dev->draws);
     drop(dev, &dev->results);
@@ -149,8 +175,11 @@ bool state_reserve(struct kernels_device *dev, const struct kernels_step_shape *
                        "cuda: %s gives a block %zu KiB of shared memory: too little for this model",
                        dev->info.name, most / 1024);
     size_t pairs = STATE_PAIRS * 2 * sizeof(int32_t);
-    if (!take(dev, &dev->step, true, "a step's tables", e) ||
-        !take(dev, &dev->work, false, "attention's states", e) ||
+    bool ok = take(dev, &dev->step, false, "a step's tables", e);
+    for (int i = 0; ok && i < STATE_IMAGES; i++)
+        ok = (dev->images[i].host =
+                  gpu_alloc_pinned(dev->gpu, dev->step.bytes, "a step's tables", e)) != NULL;
+    if (!ok || !take(dev, &dev->work, false, "attention's states", e) ||
         !take(dev, &dev->draws, true, "draws", e) ||
         !take(dev, &dev->results, true, "results of draws", e) ||
         !(dev->pairs_device = gpu_alloc(dev->gpu, pairs, "block copies", e)) ||

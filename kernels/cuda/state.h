@@ -24,6 +24,15 @@ struct state_area {
     size_t bytes, used;
 };
 
+/* Images in pinned memory of what steps upload, taken in turn: while the device still reads one,
+ * the host fills the other. */
+enum { STATE_IMAGES = 2 };
+struct state_image {
+    uint8_t *host; /* owned */
+    uint64_t mark; /* behind the copies from it */
+    bool used;     /* since it was last known to be free */
+};
+
 /* Steps that a graph serves: grids as large as these. */
 struct state_shape {
     int rows, logits, tiles, warps;
@@ -55,7 +64,9 @@ struct kernels_device {
     /* Set by reserve_rows(). */
     struct kernels_step_shape reserved;
     int split, n_splits;
-    struct state_area step;    /* what a step uploads */
+    struct state_area step; /* what a step uploads, by way of images */
+    struct state_image images[STATE_IMAGES];
+    int image;                 /* of the step that is being filled, or was last */
     struct state_area work;    /* states of attention, turns, sums */
     struct state_area draws;   /* what sample() uploads */
     struct state_area results; /* what it brings back */
@@ -80,7 +91,7 @@ struct kernels_device {
     struct kernels_drawn *drawn; /* owned; results of all but the last part */
     int n_drawn, max_drawn, n_fetched;
     bool draws_in_flight; /* the areas of draws are in use */
-    bool step_in_flight;  /* that of steps is */
+    uint64_t draws_mark;  /* behind what brings the results back */
 };
 
 /* A row of an operand, or of f32, has 4 bytes an element. */
@@ -90,6 +101,10 @@ static inline void *state_pointer(struct kernels_view v) { return v.buffer->data
 void state_fail(struct kernels_device *, const struct err *);
 /* Waits for the device; what is pinned may be written again. */
 bool state_wait(struct kernels_device *, struct err *e);
+/* Waits for what lies before the mark alone. */
+bool state_reach(struct kernels_device *, uint64_t mark, struct err *e);
+/* The next image for a step, free to be written. */
+bool state_next_image(struct kernels_device *, struct err *e);
 /* Adds to the work counted. */
 void state_count(struct kernels_device *, enum kernels_op, double bytes, double macs);
 

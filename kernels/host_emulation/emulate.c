@@ -57,6 +57,9 @@ struct thread {
     const char *waits_for;
     struct copy copies[MAX_COPIES];
     int n_copies, n_groups;
+    int fresh[MAX_COPIES]; /* pieces of shared memory that its copies wrote since its last barrier
+                            */
+    int n_fresh;
 };
 
 struct machine {
@@ -73,6 +76,9 @@ struct machine {
     struct barrier barriers[EMULATE_BARRIERS];
     uint8_t *shared; /* owned */
     size_t shared_bytes;
+    /* Of each 16 bytes of it: which thread's copy has landed there without a barrier since, from 1
+     * on; 0: none.  Other threads can't count on seeing it. */
+    uint16_t *landed; /* owned */
     struct {
         const void *key;
         void *data; /* owned */
@@ -195,6 +201,7 @@ static void begin_block(struct emulate_dim grid, struct emulate_dim block, struc
     memset(m.warps, 0, sizeof m.warps);
     memset(m.barriers, 0, sizeof m.barriers);
     memset(m.shared, POISON, m.shared_bytes);
+    memset(m.landed, 0, (m.shared_bytes / 16 + 1) * sizeof *m.landed);
     for (int i = 0; i < m.n_statics; i++)
         free(m.statics[i].data);
     m.n_statics = 0;
@@ -210,7 +217,7 @@ static void begin_block(struct emulate_dim grid, struct emulate_dim block, struc
         t->lane = i % EMULATE_WARP;
         t->live = true;
         t->gate = NULL;
-        t->n_copies = t->n_groups = 0;
+        t->n_copies = t->n_groups = t->n_fresh = 0;
         if (!t->fiber) t->fiber = fiber_new(STACK_BYTES);
         fiber_start(t->fiber, thread_main, t);
     }
@@ -234,6 +241,7 @@ void emulate_launch(const char *name, struct emulate_dim grid, struct emulate_di
     if (posix_memalign(&shared, 128, shared_bytes ? shared_bytes : 1)) misuse("out of memory");
     m.shared = shared;
     m.shared_bytes = shared_bytes;
+    m.landed = err_alloc(shared_bytes / 16 + 1, sizeof *m.landed);
     struct emulate_dim at;
     for (at.z = 0; at.z < grid.z; at.z++)
         for (at.y = 0; at.y < grid.y; at.y++)
@@ -245,7 +253,9 @@ void emulate_launch(const char *name, struct emulate_dim grid, struct emulate_di
         free(m.statics[i].data);
     m.n_statics = 0;
     free(m.shared);
+    free(m.landed);
     m.shared = NULL;
+    m.landed = NULL;
     m.kernel = NULL;
 }
 
@@ -267,6 +277,14 @@ void *emulate_shared_static(const void *key, size_t bytes) {
     return data;
 }
 
+/* What this thread's copies brought is seen by whoever meets it at a barrier, or at __syncwarp. */
+static void show_copies(void) {
+    struct thread *t = m.self;
+    for (int i = 0; i < t->n_fresh; i++)
+        m.landed[t->fresh[i]] = 0;
+    t->n_fresh = 0;
+}
+
 void emulate_barrier(int id, int n_threads) {
     if (id < 0 || id >= EMULATE_BARRIERS) misuse("there is no barrier %d", id);
     struct barrier *b = &m.barriers[id];
@@ -276,6 +294,7 @@ void emulate_barrier(int id, int n_threads) {
     if (b->arrived && b->expected != n)
         misuse("barrier %d is waited at for %d threads and for %d", id, b->expected, n);
     b->expected = n;
+    show_copies();
     if (++b->arrived == n) {
         b->arrived = 0;
         b->generation++;
@@ -308,7 +327,10 @@ static struct table *meet(enum meeting kind, void (*complete)(struct table *)) {
 
 static struct table *my_table(void) { return &m.self->warp->tables[m.self->warp->generation & 1]; }
 
-void emulate_warp_sync(void) { meet(SYNC, NULL); }
+void emulate_warp_sync(void) {
+    show_copies();
+    meet(SYNC, NULL);
+}
 
 uint64_t emulate_shuffle(uint64_t value, int source) {
     if (source < 0 || source >= EMULATE_WARP) misuse("there is no lane %d to shuffle from", source);
@@ -351,6 +373,10 @@ static void load_matrices(struct table *t) {
 
 void emulate_ldmatrix(uint32_t out[4], const void *row, bool transposed) {
     check_shared(row, 16, "ldmatrix");
+    int by = m.landed[((const uint8_t *)row - m.shared) / 16];
+    if (by && by != (int)(m.self - m.threads) + 1)
+        misuse("ldmatrix reads what the cp.async of thread %d brought, without a barrier since",
+               by - 1);
     struct table *t = my_table();
     int lane = m.self->lane;
     t->a[lane] = row;
@@ -407,15 +433,24 @@ void emulate_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]) {
 
 /* ---- cp.async ---- */
 
+static void land(void *to, const void *from, bool valid) {
+    struct thread *t = m.self;
+    if (valid)
+        memcpy(to, from, 16);
+    else
+        memset(to, 0, 16);
+    if (t->n_fresh == MAX_COPIES) misuse("more than %d copies without a barrier", MAX_COPIES);
+    int piece = (int)(((uint8_t *)to - m.shared) / 16);
+    m.landed[piece] = (uint16_t)(t - m.threads + 1);
+    t->fresh[t->n_fresh++] = piece;
+}
+
 void emulate_copy_async(void *to, const void *from, bool valid) {
     struct thread *t = m.self;
     check_shared(to, 16, "cp.async");
     if (valid && (uintptr_t)from % 16) misuse("cp.async from an address that is no multiple of 16");
     if (m.order == EMULATE_REVERSE) {
-        if (valid)
-            memcpy(to, from, 16);
-        else
-            memset(to, 0, 16);
+        land(to, from, valid);
         return;
     }
     if (t->n_copies == MAX_COPIES) misuse("more than %d copies in flight", MAX_COPIES);
@@ -432,10 +467,8 @@ void emulate_copy_wait(int pending) {
         struct copy c = t->copies[i];
         if (c.group >= t->n_groups - pending) {
             t->copies[kept++] = c;
-        } else if (c.valid) {
-            memcpy(c.to, c.from, 16);
         } else {
-            memset(c.to, 0, 16);
+            land(c.to, c.from, c.valid);
         }
     }
     t->n_copies = kept;

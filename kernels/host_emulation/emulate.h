@@ -11,7 +11,7 @@
  * Made to find mistakes:
  * - shared memory and fresh device memory are filled with NaN (0xff);
  * - what cp.async copies arrives when its wait returns, not before; in reverse order at once, since
- * a device may do either;
+ * a device may do either; ldmatrix of it by another thread without a barrier since aborts;
  * - lanes that meet at different operations, threads that end or wait while others wait for them,
  *   addresses that ldmatrix and cp.async can't take, abort with a message;
  * - with the address sanitizer, shared and device memory end where they end.

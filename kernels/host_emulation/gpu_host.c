@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One piece of queued work: a launch, a copy (to), or a graph's run (graph). */
+/* One piece of queued work: a launch, a copy (to), a graph's run (graph), or a mark. */
 struct node {
     struct node *next; /* owned */
     const char *name;
@@ -26,6 +26,7 @@ struct node {
     void *copied;     /* owned: what was read at once */
     size_t bytes;
     const struct gpu_graph *graph; /* borrowed */
+    uint64_t mark;                 /* from 1 on; 0: none */
 };
 
 struct queue {
@@ -48,6 +49,7 @@ struct gpu {
     struct gpu_graph *recording;   /* owned; NULL: work goes to the stream */
     struct piece *pieces, *pinned; /* owned */
     size_t taken;
+    uint64_t n_marks, reached;
     int allocations;
     bool failed;
 };
@@ -147,28 +149,30 @@ static void do_node(const struct node *n) {
     if (n->graph)
         for (const struct node *it = n->graph->nodes.first; it; it = it->next)
             do_node(it);
+    else if (n->mark)
+        return;
     else if (n->to)
         memcpy(n->to, n->from, n->bytes);
     else
         emulate_launch(n->name, n->grid, n->block, n->shared_bytes, n->body, n->arg);
 }
 
-static void drop_nodes(struct queue *q) {
-    for (struct node *n = q->first; n;) {
-        struct node *next = n->next;
-        if (n->drop) n->drop(n->arg);
-        free(n->copied);
-        free(n);
-        n = next;
-    }
-    *q = (struct queue){.end = &q->first};
+static void drop_node(struct node *n) {
+    if (n->drop) n->drop(n->arg);
+    free(n->copied);
+    free(n);
 }
 
-/* A failed device does nothing more. */
-static void drain(struct gpu *g) {
-    for (const struct node *n = g->stream.first; n && !g->failed; n = n->next)
-        do_node(n);
-    drop_nodes(&g->stream);
+/* Does what is queued, up to the mark.  A failed device does nothing more. */
+static void drain(struct gpu *g, uint64_t mark) {
+    while (g->stream.first && g->reached < mark) {
+        struct node *n = g->stream.first;
+        if (!g->failed) do_node(n);
+        if (n->mark) g->reached = n->mark;
+        g->stream.first = n->next;
+        if (!n->next) g->stream.end = &g->stream.first;
+        drop_node(n);
+    }
 }
 
 static void queue(struct gpu *g, struct node node) {
@@ -177,7 +181,7 @@ static void queue(struct gpu *g, struct node node) {
     *n = node;
     *q->end = n;
     q->end = &n->next;
-    if (eager && !g->recording) drain(g);
+    if (eager && !g->recording) drain(g, UINT64_MAX);
 }
 
 void gpu_put(struct gpu *g, void *to, const void *from, size_t bytes) {
@@ -198,10 +202,26 @@ void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes) {
 
 void gpu_host_fail(void *stream) { ((struct gpu *)stream)->failed = true; }
 
+static bool done(const struct gpu *g, struct err *e) {
+    return !g->failed || err_set(e, ERR_SYSTEM, "cuda: the device has failed: as the test wanted");
+}
+
 bool gpu_wait(struct gpu *g, struct err *e) {
     BUG_ON(g->recording != NULL);
-    drain(g);
-    return !g->failed || err_set(e, ERR_SYSTEM, "cuda: the device has failed: as the test wanted");
+    drain(g, UINT64_MAX);
+    return done(g, e);
+}
+
+uint64_t gpu_mark(struct gpu *g) {
+    BUG_ON(g->recording != NULL);
+    queue(g, (struct node){.mark = ++g->n_marks});
+    return g->n_marks;
+}
+
+bool gpu_reach(struct gpu *g, uint64_t mark, struct err *e) {
+    BUG_ON(g->recording != NULL || mark > g->n_marks);
+    drain(g, mark);
+    return done(g, e);
 }
 
 void gpu_close(struct gpu *g) {
@@ -234,7 +254,11 @@ void gpu_graph_run(struct gpu *g, struct gpu_graph *graph) {
 void gpu_graph_free(struct gpu *g, struct gpu_graph *graph) {
     if (!graph) return;
     gpu_wait(g, NULL);
-    drop_nodes(&graph->nodes);
+    for (struct node *n = graph->nodes.first; n;) {
+        struct node *next = n->next;
+        drop_node(n);
+        n = next;
+    }
     free(graph);
 }
 

@@ -145,7 +145,7 @@ static size_t planned_bytes(const struct bench *b, int rows, int n_blocks) {
     struct kernels_step_shape shape = {rows + CHUNK,     b->shape->s.n_ff,
                                        m->shape.n_heads, m->shape.head_dim,
                                        m->shape.n_vocab, b->prompt + b->own + b->steps + 64};
-    return step_bytes(&m->shape, rows + CHUNK, rows + CHUNK) +
+    return step_bytes(m->kernels, &m->shape, rows + CHUNK, rows + CHUNK) +
            m->kernels->scratch_bytes(m->device, &shape) +
            (size_t)n_blocks * (size_t)m->shape.n_layers *
                m->kernels->kv_bytes_per_block(m->device, m->shape.n_kv_heads, m->shape.head_dim);

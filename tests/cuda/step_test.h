@@ -44,25 +44,31 @@ struct step_run {
     struct step *step;
 };
 
-static inline struct step_run step_run_open(const char *path, const char *backend, const char *isa,
-                                            bool graphs, const char *weights) {
+/* With room for steps of so many rows. */
+static inline struct step_run step_run_open_as(const char *path, const char *backend,
+                                               struct kernels_options o, int rows) {
     struct step_run r = {0};
     struct err e = {0};
     ck_assert_msg((r.model = model_open(path, &e)) != NULL, "%s", e.message);
-    r.s = side_open_as(backend, &(struct kernels_options){.n_threads = 1,
-                                                          .isa = isa,
-                                                          .no_graphs = !graphs,
-                                                          .weights = weights,
-                                                          .n_vocab = r.model->shape.n_vocab});
-    ck_assert_msg(model_load(r.model, r.s.k, r.s.dev, NULL, NULL, &e), "%s", e.message);
     const struct model_shape *m = &r.model->shape;
-    struct kernels_kv_shape kv = {m->n_layers, m->n_kv_heads, m->head_dim, STEP_BLOCKS};
+    o.n_threads = 1;
+    o.n_vocab = m->n_vocab;
+    r.s = side_open_as(backend, &o);
+    ck_assert_msg(model_load(r.model, r.s.k, r.s.dev, NULL, NULL, &e), "%s", e.message);
+    int blocks = rows > STEP_BLOCKS ? rows : STEP_BLOCKS;
+    struct kernels_kv_shape kv = {m->n_layers, m->n_kv_heads, m->head_dim, blocks};
     ck_assert_msg(r.s.k->kv_open(r.s.dev, &kv, &e), "%s", e.message);
     int widest = m->n_ff > m->n_embd ? m->n_ff : m->n_embd;
-    side_reserve(&r.s, (struct kernels_step_shape){STEP_ROWS, widest, m->n_heads, m->head_dim,
+    side_reserve(&r.s, (struct kernels_step_shape){rows, widest, m->n_heads, m->head_dim,
                                                    m->n_vocab, STEP_CONTEXT});
-    ck_assert_msg((r.step = step_new(r.model, STEP_ROWS, STEP_ROWS, &e)) != NULL, "%s", e.message);
+    ck_assert_msg((r.step = step_new(r.model, rows, rows, &e)) != NULL, "%s", e.message);
     return r;
+}
+
+static inline struct step_run step_run_open(const char *path, const char *backend, const char *isa,
+                                            bool graphs, const char *weights) {
+    struct kernels_options o = {.isa = isa, .no_graphs = !graphs, .weights = weights};
+    return step_run_open_as(path, backend, o, STEP_ROWS);
 }
 
 static inline void step_run_close(struct step_run *r) {
@@ -81,7 +87,7 @@ struct step_rows {
     struct kernels_batch batch;
 };
 
-static inline int32_t token_at(int sequence, int position) {
+static inline int32_t step_token_at(int sequence, int position) {
     return (int32_t)((unsigned)(sequence * 7919 + position * 104729 + 13) % 250);
 }
 
@@ -129,7 +135,7 @@ static inline void step_rows_prompt(struct step_rows *s, int n, bool all) {
         blocks[i] = i * 3 % 97;
     add_table(s, blocks, (n + 15) / 16);
     for (int p = 0; p < n; p++)
-        add_row(s, token_at(0, p), p, 0, all || p == n - 1);
+        add_row(s, step_token_at(0, p), p, 0, all || p == n - 1);
 }
 
 /* One position of each of n siblings after a prompt of n_prompt, sharing its full blocks. */
@@ -143,7 +149,7 @@ static inline void step_rows_siblings(struct step_rows *s, int n_prompt, int n, 
         for (int k = full; k < 32; k++)
             blocks[k] = 100 + 2 * i + (k - full);
         add_table(s, blocks, full + 2);
-        add_row(s, token_at(i + 1, n_prompt + turn), n_prompt + turn, i, true);
+        add_row(s, step_token_at(i + 1, n_prompt + turn), n_prompt + turn, i, true);
     }
     if (n > 1 && full) {
         s->groups[0] = (struct kernels_group){0, n, full};

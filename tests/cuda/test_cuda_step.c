@@ -111,12 +111,13 @@ START_TEST(whenever_the_device_works) {
     size_t n_vocab = TINY_VOCAB;
     float *logits[2] = {malloc(8 * n_vocab * 4), malloc(8 * n_vocab * 4)};
     struct step_rows *s = calloc(2, sizeof *s);
-    for (int eager = 0; eager < 2; eager++) {
+    for (int eager = 1; eager >= 0; eager--) {
         gpu_host_eager(eager);
         struct step_run r = step_run_open(step_models[0].path, "cuda", "auto", true, NULL);
         step_rows_prompt(s, 37, false);
         step_run_forward(&r, s);
         step_run_copy_last_block(&r, 37, 8);
+        if (eager) step_run_logits(&r, 0, logits[0]); /* no wait loses a copy */
         for (int turn = 0; turn < 5; turn++) {
             struct step_rows *now = &s[turn % 2]; /* the other one's step may still run */
             step_rows_siblings(now, 37, 8, turn);
@@ -167,6 +168,78 @@ START_TEST(a_row_alone) {
 }
 END_TEST
 
+/* ---- many rows ---- */
+
+enum { MANY = 1100 };
+
+static void draw_many(struct step_run *r, int first, int n, struct kernels_drawn *out) {
+    static int32_t tokens[MANY], positions[MANY], tables[MANY], starts[MANY + 1], rows[MANY];
+    static struct kernels_draw draws[MANY];
+    struct err e = {0};
+    for (int i = 0; i < n; i++) {
+        tokens[i] = step_token_at(first + i, 0);
+        positions[i] = 0;
+        tables[i] = starts[i] = rows[i] = i;
+        draws[i] = (struct kernels_draw){.logit_row = i,
+                                         .seed = 7,
+                                         .candidate = (uint32_t)(first + i),
+                                         .temperature = 1,
+                                         .top_p = 0.9f,
+                                         .repetition = 1};
+    }
+    starts[n] = n;
+    struct kernels_batch b = {.n_rows = n,
+                              .tokens = tokens,
+                              .positions = positions,
+                              .tables = tables,
+                              .table_starts = starts,
+                              .table_of_row = rows,
+                              .n_tables = n,
+                              .logit_rows = rows,
+                              .n_logits = n};
+    ck_assert_msg(step_forward(r->step, &b, &e), "%s", e.message);
+    struct kernels_draws all = {.draws = draws, .n_draws = n};
+    ck_assert_msg(step_draw(r->step, &all, out, &e), "%s", e.message);
+}
+
+/* More rows than have logits at once draw what they draw in small steps; and the buffers for 10,000
+ * candidates of a large vocabulary are those of 1,024 rows of logits. */
+START_TEST(logits_in_chunks) {
+    struct tiny_model small = {.architecture = "llama",
+                               .n_layers = 1,
+                               .n_embd = 64,
+                               .n_heads = 1,
+                               .n_kv_heads = 1,
+                               .n_ff = 32,
+                               .context = 64,
+                               .seed = 9};
+    tiny_model_write(&small);
+    struct step_run r =
+        step_run_open_as(small.path, "cuda", (struct kernels_options){.isa = "auto"}, MANY);
+    static struct kernels_drawn all[MANY], some[100];
+    draw_many(&r, 0, MANY, all);
+    for (int first = 0; first < MANY; first += 100) {
+        draw_many(&r, first, 100, some);
+        for (int i = 0; i < 100; i++)
+            ck_assert_msg(some[i].token == all[first + i].token &&
+                              !memcmp(&some[i].logprob, &all[first + i].logprob, sizeof(float)),
+                          "row %d", first + i);
+    }
+    struct model_shape half = {.n_layers = 24,
+                               .n_embd = 896,
+                               .n_heads = 14,
+                               .n_kv_heads = 2,
+                               .head_dim = 64,
+                               .n_ff = 4864,
+                               .n_vocab = 151936};
+    size_t without = step_bytes(r.s.k, &half, 10000, 0),
+           with = step_bytes(r.s.k, &half, 10000, 10000);
+    ck_assert_uint_le(with - without, ((size_t)1024 * 151936 + 10000 * 896) * 4 + 256);
+    step_run_close(&r);
+    unlink(small.path);
+}
+END_TEST
+
 #ifdef KERNELS_HOST_EMULATION
 /* A device error is told by the step that meets it and by all after it. */
 START_TEST(a_failed_device_stays_failed) {
@@ -178,7 +251,9 @@ START_TEST(a_failed_device_stays_failed) {
     step_run_forward(&r, s);
     gpu_host_fail(gpu_stream(r.s.dev->gpu));
     for (int i = 0; i < 2; i++) {
-        ck_assert(!step_forward(r.step, step_rows_batch(s), &e));
+        float logits[TINY_VOCAB];
+        ck_assert(!step_forward(r.step, step_rows_batch(s), &e) ||
+                  !step_logits(r.step, 0, logits, &e));
         ck_assert(e.kind == ERR_SYSTEM && strstr(e.message, "device has failed"));
     }
     free(s);
@@ -194,6 +269,7 @@ int main(void) {
     tcase_add_loop_test(t, logits_like_the_cpu, 0, STEP_MODELS);
     tcase_add_loop_test(t, graphs_change_nothing, 0, STEP_MODELS);
     tcase_add_loop_test(t, a_row_alone, 0, STEP_MODELS);
+    tcase_add_test(t, logits_in_chunks);
 #ifdef KERNELS_HOST_EMULATION
     tcase_add_test(t, a_failed_device_stays_failed);
     tcase_add_test(t, whenever_the_device_works);

@@ -356,6 +356,22 @@ START_TEST(every_block_once) {
 }
 END_TEST
 
+/* Each thread waits for its own copy, but nobody for the others'. */
+static void read_others_copies(void *arg) {
+    uint16_t *shared = emulate_shared();
+    uint32_t out[4];
+    emulate_copy_async(shared + 8 * self(), (uint8_t *)arg + 16 * self(), true);
+    emulate_copy_commit();
+    emulate_copy_wait(0);
+    emulate_ldmatrix(out, shared + 8 * (self() ^ 1), false);
+}
+
+START_TEST(copies_of_others_without_a_barrier) {
+    static _Alignas(16) uint8_t data[32 * 16];
+    run("hasty", 1, 32, sizeof data, read_others_copies, data);
+}
+END_TEST
+
 /* ---- the stream ---- */
 
 static void add_one(void *arg) {
@@ -460,6 +476,7 @@ int main(void) {
     tcase_add_test_raise_signal(t, lanes_at_different_operations, SIGABRT);
     tcase_add_test_raise_signal(t, half_a_warp_meets, SIGABRT);
     tcase_add_test_raise_signal(t, copy_outside_of_shared_memory, SIGABRT);
+    tcase_add_test_raise_signal(t, copies_of_others_without_a_barrier, SIGABRT);
     tcase_add_test_raise_signal(t, copy_from_a_crooked_address, SIGABRT);
     tcase_add_test_raise_signal(t, matrix_at_a_crooked_address, SIGABRT);
     tcase_add_test_raise_signal(t, no_whole_warps, SIGABRT);
