@@ -176,6 +176,8 @@ function complain(text) {
 // ---- the race ----
 
 function takeNews(news) {
+  // At temperature 0 all would be equal: the server tries one.
+  if (news.counts && news.counts.max_candidates !== grid.n) grid.reset(news.counts.max_candidates);
   for (const detail of news.judged ?? []) {
     if (detail.code) delete detail.text; // the same again, with words around it
     details.set(detail.candidate, detail);
@@ -201,6 +203,7 @@ function takeNews(news) {
     view.result = news;
   }
   showFigures();
+  if ($("dialog").open && news.judged?.some(({ candidate }) => candidate === shown)) showCandidate(shown);
   const { verified = 0, passed = 0 } = view.counts;
   say(`Racing: ${number(verified)} of ${plural(grid.n, "candidate")} judged, ${passed ? `${number(passed)} passed` : "none passed yet"}.`,
     false);
@@ -291,6 +294,8 @@ async function start() {
   grid.reset(body.firstpass.max_candidates);
   complain("");
   $("winner").hidden = true;
+  // Not to the other button, which a second press would meet.
+  if (document.activeElement === $("start")) $("grid").focus({ preventScroll: true });
   $("start").disabled = true;
   $("cancel").disabled = false;
   $("race").setAttribute("aria-busy", "true");
@@ -308,6 +313,7 @@ async function start() {
     race = null;
     view.done = true;
     $("start").disabled = false;
+    if (document.activeElement === $("cancel")) $("start").focus({ preventScroll: true });
     $("cancel").disabled = true;
     $("race").removeAttribute("aria-busy");
   }

@@ -1,5 +1,6 @@
 """Races started, watched and looked into as a person does it."""
 
+import signal
 import time
 
 import httpx
@@ -98,9 +99,15 @@ def test_a_win(page):
     assert page["winner-code"].find_element(By.CLASS_NAME, "t-keyword").text == "def"
     counts = page.counts()
     assert counts["passed"] >= 1 and counts["decoding"] == counts["verifying"] == 0 and sum(counts.values()) == 8
+    assert page.browser.switch_to.active_element.get_attribute("id") == "grid", "the button that was pressed is gone meanwhile"
     assert page.text("f-first").endswith(" s") and float(page.text("f-first")[:-2]) > 0
     assert page.text("f-judged").split()[0] != "0" and page.text("f-rows")[0].isdigit() and page.text("f-speed")[0].isdigit()
     assert ": passed, 2 of 2 tests" in page.cell()
+
+
+def test_at_temperature_0_there_is_one(page):
+    page.task(*EASY, candidates=8, temperature=0).start().ended()
+    assert sum(page.counts().values()) == 1 and page.text("f-judged") == "1 of 1"
 
 
 def test_states_are_followed(page):
@@ -323,6 +330,21 @@ def test_busy_refused_and_lost(browser):
         page["start"].click()
         page.ended()
         assert "connection to the server was lost" in page.text("alert")
+
+
+def test_shutting_down(browser):
+    need_model(SMOL)
+    browser.expected = ["503"]
+    with serving("--engine.context", "2048", model=SMOL) as server:
+        page = Page(browser, server).task("x", "assert f()", candidates=2, tokens=4)
+        long = {"prompt": "One two three", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+        with httpx.Client(timeout=60) as other, other.stream("POST", f"{server.url}/v1/completions", json=long) as response:
+            answer = response.iter_text()
+            next(answer)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_until(lambda: "SIGTERM" in server.log, "the signal")
+            page.start().ended()
+            assert "can't take the task now" in page.text("alert") and "shutting down" in page.text("alert")
 
 
 def test_while_the_model_loads(browser):
