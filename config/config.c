@@ -71,7 +71,8 @@ static const struct config_setting settings[] = {
          "the page at / is there, needing no key itself; false: only the API is"),
 
     STRING("model.path", "model", model.path, NULL, "qwen2.5-coder-0.5b-instruct-q4_k_m",
-           "model: NAME for NAME.gguf in model.dir, or the path of a .gguf file"),
+           "model: NAME for NAME.gguf or the Hugging Face directory NAME in model.dir, or the path "
+           "of either"),
     STRING("model.name", "model-name", model.name, NULL, "",
            "the model's name as clients see it; empty: from the file's name"),
     STRING("model.dir", "model-dir", model.dir, NULL, "models",
@@ -507,7 +508,14 @@ char *config_model_path(const struct config *c) {
     if (is_file) return err_strdup(path);
     struct buf b;
     buf_init(&b, 1 << 20);
+    buf_printf(&b, "%s/%s/config.json", c->model.dir, path);
+    bool is_directory = !access(buf_text(&b), F_OK);
+    buf_reset(&b);
     buf_printf(&b, "%s/%s.gguf", c->model.dir, path);
+    if (is_directory && access(buf_text(&b), F_OK)) {
+        buf_reset(&b);
+        buf_printf(&b, "%s/%s", c->model.dir, path);
+    }
     return buf_take(&b, NULL);
 }
 

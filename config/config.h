@@ -39,7 +39,7 @@ struct config {
         bool page;                 /* the page at "/" is there */
     } server;
     struct {
-        char *path; /* NAME of models/NAME.gguf or $FIRSTPASS_MODELS/NAME.gguf, or a path */
+        char *path; /* NAME of a file NAME.gguf or a directory NAME in `dir`, or a path */
         char *name; /* as clients see it; "": from the file's name */
         char *dir;  /* where NAME is looked up */
     } model;

@@ -139,12 +139,20 @@ static void find_infill(struct engine_model *info, const struct tokenizer *t) {
     }
 }
 
+/* The last part of a path, without slashes behind it. */
+static char *base_name(const char *path) {
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    size_t at = len;
+    while (at && path[at - 1] != '/')
+        at--;
+    return err_strndup(path + at, len - at);
+}
+
 static bool fill_info(struct engine *g, const struct engine_options *o, struct err *e) {
     const struct model *m = g->model;
-    const char *slash = strrchr(m->path, '/');
-    g->name = err_strdup(o->model_name && *o->model_name ? o->model_name
-                         : slash                         ? slash + 1
-                                                         : m->path);
+    g->name = o->model_name && *o->model_name ? err_strdup(o->model_name) : base_name(m->path);
     size_t len = strlen(g->name);
     if (len > 5 && !strcmp(g->name + len - 5, ".gguf")) g->name[len - 5] = 0;
     if (gguf_has(m->gguf, "tokenizer.chat_template")) {

@@ -29,7 +29,7 @@
 struct engine;
 
 struct engine_options {
-    const char *model_path; /* a .gguf file */
+    const char *model_path; /* a .gguf file, or a Hugging Face directory */
     const char *model_name; /* as clients see it */
     const char *backend;    /* "auto", "cpu", "cuda" */
     const char *isa;        /* "auto", or one of the backend's */

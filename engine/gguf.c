@@ -367,6 +367,22 @@ struct gguf *gguf_parse(const void *bytes, uint64_t len, const char *label, stru
     return NULL;
 }
 
+bool gguf_add_tensors(struct gguf *g, const struct gguf_tensor *tensors, uint64_t n,
+                      struct err *e) {
+    BUG_ON(g->n_tensors);
+    if (n > GGUF_MAX_TENSORS)
+        return refuse(g, e, "%llu tensors; up to %d are read", (unsigned long long)n,
+                      GGUF_MAX_TENSORS);
+    g->tensors = err_realloc(g->tensors, n, sizeof *g->tensors);
+    g->tensors_by_name = err_realloc(g->tensors_by_name, n, sizeof *g->tensors_by_name);
+    for (uint64_t i = 0; i < n; i++) {
+        g->tensors[i] = tensors[i];
+        g->tensors_by_name[i] = (struct named){tensors[i].name, i};
+    }
+    g->n_tensors = n;
+    return sort_names(g, g->tensors_by_name, n, "tensor", e);
+}
+
 void gguf_free(struct gguf *g) {
     if (!g) return;
     free(g->tensors_by_name);

@@ -48,7 +48,7 @@ struct gguf_tensor {
     uint32_t type; /* GGUF number; see quant_supported() */
     int n_dims;
     uint64_t dims[4]; /* dims[0] is the inner, contiguous one (n_cols of a weight) */
-    const void *data; /* borrowed from the file */
+    const void *data; /* borrowed from the file; NULL where hf_decode() makes it */
     uint64_t bytes;   /* 0 where the type is unknown */
 };
 
@@ -57,6 +57,9 @@ struct gguf; /* owned by the caller of gguf_parse */
 /* `label` names the file in messages. */
 struct gguf *gguf_parse(const void *bytes, uint64_t len, const char *label, struct err *e);
 void gguf_free(struct gguf *);
+/* Gives a file without tensors these, which lie elsewhere (engine/hf.h); names and data are
+ * borrowed as long as it lives.  Once, right after gguf_parse. */
+bool gguf_add_tensors(struct gguf *, const struct gguf_tensor *tensors, uint64_t n, struct err *e);
 const char *gguf_label(const struct gguf *);
 
 /* ---- metadata: each fails, naming key and file, where the key is missing or has another type ----

@@ -2,56 +2,35 @@
 
 #include "config/limits.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- the file ---- */
 
-static bool map_file(struct model *m, struct err *e) {
-    int fd = open(m->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        err_errno(e, errno, "can't open the model file %s", m->path);
-        e->kind = ERR_INPUT;
-        return false;
+static bool open_file(struct model *m, struct err *e) {
+    if (hf_is_directory(m->path)) {
+        m->hf = hf_open(m->path, e);
+        m->gguf = m->hf ? hf_gguf(m->hf) : NULL;
+        return m->hf != NULL;
     }
-    struct stat st;
-    bool ok = false;
-    if (fstat(fd, &st) < 0)
-        err_errno(e, errno, "can't read the model file %s", m->path);
-    else if (!S_ISREG(st.st_mode))
-        err_set(e, ERR_INPUT, "%s is not a file: a model is one .gguf file", m->path);
-    else if (st.st_size < 24)
-        err_set(e, ERR_INPUT, "%s is too short to be a GGUF file (%lld bytes)", m->path,
-                (long long)st.st_size);
-    else
-        ok = true;
-    if (ok) {
-        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) {
-            ok = err_errno(e, errno, "can't map the model file %s", m->path);
-        } else {
-            m->map = map;
-            m->map_bytes = (uint64_t)st.st_size;
-        }
-    }
-    close(fd);
-    return ok;
+    if (!map_open(&m->map, m->path, "model file", e)) return false;
+    m->gguf = m->file = gguf_parse(m->map.bytes, m->map.len, m->path, e);
+    return m->file != NULL;
 }
 
-static void fingerprint(struct model *m) {
-    const unsigned char *p = m->map;
+static uint64_t hash_header(const struct model *m) {
+    const unsigned char *p = m->map.bytes;
     uint64_t h = UINT64_C(0xCBF29CE484222325);
     uint64_t n = gguf_header_bytes(m->gguf);
     for (uint64_t i = 0; i < n; i++)
         h = (h ^ p[i]) * UINT64_C(0x100000001B3);
-    h ^= m->map_bytes;
+    return h ^ m->map.len;
+}
+
+static void fingerprint(struct model *m) {
+    uint64_t h = m->hf ? hf_hash(m->hf) : hash_header(m);
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%016llx", (unsigned long long)h);
 }
 
@@ -99,13 +78,19 @@ static bool read_architecture(struct model *m, struct err *e) {
              s.data);
     if (!strcmp(m->architecture, "llama")) {
         m->rope.interleaved = true;
-    } else if (!strcmp(m->architecture, "qwen2")) {
+    } else if (!strcmp(m->architecture, "qwen2") || !strcmp(m->architecture, "qwen3")) {
         m->rope.interleaved = false;
     } else {
         return err_set(e, ERR_INPUT,
-                       "%s: architecture \"%s\" isn't supported; supported: llama, qwen2", m->path,
-                       m->architecture);
+                       "%s: architecture \"%s\" isn't supported; supported: llama, qwen2, qwen3",
+                       m->path, m->architecture);
     }
+    m->head_norms = !strcmp(m->architecture, "qwen3");
+    char key[64];
+    snprintf(key, sizeof key, "%s.rope.half_split", m->architecture);
+    bool half_split = false;
+    if (gguf_has(m->gguf, key) && !gguf_bool(m->gguf, key, &half_split, e)) return false;
+    if (half_split) m->rope.interleaved = false;
     return true;
 }
 
@@ -196,7 +181,16 @@ static bool read_rope(struct model *m, struct err *e) {
 /* ---- tensors: one table says what a layer has, used to check, to count and to load ---- */
 
 enum layer_matrix { M_Q, M_K, M_V, M_O, M_GATE, M_UP, M_DOWN, N_MATRICES };
-enum layer_vector { V_ATTENTION_NORM, V_FFN_NORM, V_Q_BIAS, V_K_BIAS, V_V_BIAS, N_VECTORS };
+enum layer_vector {
+    V_ATTENTION_NORM,
+    V_FFN_NORM,
+    V_Q_BIAS,
+    V_K_BIAS,
+    V_V_BIAS,
+    V_Q_NORM,
+    V_K_NORM,
+    N_VECTORS
+};
 
 struct matrix_spec {
     const char *name;
@@ -244,6 +238,9 @@ static int vector_length(const struct model_shape *s, enum layer_vector which) {
     case V_K_BIAS:
     case V_V_BIAS:
         return s->n_kv_heads * s->head_dim;
+    case V_Q_NORM:
+    case V_K_NORM:
+        return s->head_dim;
     case N_VECTORS:
         break;
     }
@@ -251,28 +248,43 @@ static int vector_length(const struct model_shape *s, enum layer_vector which) {
 }
 
 static void vector_name(char *out, size_t size, int layer, enum layer_vector which) {
-    static const char *const names[] = {"attn_norm.weight", "ffn_norm.weight", "attn_q.bias",
-                                        "attn_k.bias", "attn_v.bias"};
+    static const char *const names[] = {
+        "attn_norm.weight", "ffn_norm.weight",    "attn_q.bias",       "attn_k.bias",
+        "attn_v.bias",      "attn_q_norm.weight", "attn_k_norm.weight"};
     snprintf(out, size, "blk.%d.%s", layer, names[which]);
 }
 
-static bool vector_optional(enum layer_vector which) {
+/* Whether a layer's tensor has to be there. */
+static bool vector_optional(const struct model *m, enum layer_vector which) {
+    if (which == V_Q_NORM || which == V_K_NORM) return !m->head_norms;
     return which == V_Q_BIAS || which == V_K_BIAS || which == V_V_BIAS;
 }
 
+/* Whether a layer is bound to have none, and what the file holds belongs to another kind. */
+static bool vector_strange(const struct model *m, enum layer_vector which) {
+    return (which == V_Q_NORM || which == V_K_NORM) && !m->head_norms;
+}
+
 /* Tensors that would change the result and that no known architecture of ours has. */
+static bool stranger(const struct model *m, const char *name, struct err *e) {
+    return err_set(e, ERR_INPUT,
+                   "%s: tensor %s isn't known for architecture %s: this is another kind of model",
+                   m->path, name, m->architecture);
+}
+
 static bool check_no_strangers(const struct model *m, struct err *e) {
-    static const char *const strangers[] = {
-        "attn_q_norm.weight", "attn_k_norm.weight", "attn_output.bias",          "ffn_gate.bias",
-        "ffn_up.bias",        "ffn_down.bias",      "post_attention_norm.weight"};
+    static const char *const strangers[] = {"attn_output.bias", "ffn_gate.bias", "ffn_up.bias",
+                                            "ffn_down.bias", "post_attention_norm.weight"};
     for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
         char name[64];
         snprintf(name, sizeof name, "blk.0.%s", strangers[i]);
-        if (gguf_find(m->gguf, name))
-            return err_set(
-                e, ERR_INPUT,
-                "%s: tensor %s isn't known for architecture %s: this is another kind of model",
-                m->path, name, m->architecture);
+        if (gguf_find(m->gguf, name)) return stranger(m, name, e);
+    }
+    for (int i = 0; i < N_VECTORS; i++) {
+        char name[64];
+        vector_name(name, sizeof name, 0, (enum layer_vector)i);
+        if (vector_strange(m, (enum layer_vector)i) && gguf_find(m->gguf, name))
+            return stranger(m, name, e);
     }
     return true;
 }
@@ -285,7 +297,7 @@ static bool check_tensors(struct model *m, struct err *e) {
         for (int i = 0; i < N_VECTORS; i++) {
             char name[64];
             vector_name(name, sizeof name, layer, (enum layer_vector)i);
-            if (vector_optional((enum layer_vector)i) && !gguf_find(m->gguf, name)) continue;
+            if (vector_optional(m, (enum layer_vector)i) && !gguf_find(m->gguf, name)) continue;
             if (!gguf_tensor(m->gguf, name, (uint64_t)vector_length(s, (enum layer_vector)i), 1, e))
                 return false;
         }
@@ -319,8 +331,7 @@ static bool read_vocabulary_size(struct model *m, struct err *e) {
 struct model *model_open(const char *path, struct err *e) {
     struct model *m = err_alloc(1, sizeof *m);
     m->path = err_strdup(path);
-    if (map_file(m, e) && (m->gguf = gguf_parse(m->map, m->map_bytes, m->path, e)) &&
-        read_architecture(m, e) && read_shape(m, e) && read_rope(m, e) &&
+    if (open_file(m, e) && read_architecture(m, e) && read_shape(m, e) && read_rope(m, e) &&
         read_vocabulary_size(m, e) && check_tensors(m, e)) {
         fingerprint(m);
         return m;
@@ -353,6 +364,9 @@ static bool put_vector(struct vector_writer *w, const char *name, int n, struct 
                        struct err *e) {
     const struct gguf_tensor *t = gguf_tensor(w->m->gguf, name, (uint64_t)n, 1, e);
     if (!t) return false;
+    if (!t->data)
+        return err_set(e, ERR_INPUT, "%s: tensor %s is fp8; vectors of F32, F16 and BF16 are read",
+                       w->m->path, name);
     float *values = err_alloc((size_t)n, sizeof *values);
     quant_decode((enum quant_type)t->type, t->data, (size_t)n, values);
     *out = (struct kernels_view){w->m->vectors, w->at};
@@ -377,11 +391,12 @@ static bool load_vectors(struct model *m, struct err *e) {
     for (int layer = 0; layer < s->n_layers; layer++) {
         struct model_layer *l = &m->layers[layer];
         struct kernels_view *const views[] = {&l->attention_norm, &l->ffn_norm, &l->q_bias,
-                                              &l->k_bias, &l->v_bias};
+                                              &l->k_bias,         &l->v_bias,   &l->q_norm,
+                                              &l->k_norm};
         for (int i = 0; i < N_VECTORS; i++) {
             char name[64];
             vector_name(name, sizeof name, layer, (enum layer_vector)i);
-            if (vector_optional((enum layer_vector)i) && !gguf_find(m->gguf, name)) continue;
+            if (vector_optional(m, (enum layer_vector)i) && !gguf_find(m->gguf, name)) continue;
             if (!put_vector(&w, name, vector_length(s, (enum layer_vector)i), views[i], e))
                 return false;
         }
@@ -391,17 +406,23 @@ static bool load_vectors(struct model *m, struct err *e) {
 
 static struct kernels_weight *load_weight(struct model *m, const struct gguf_tensor *t,
                                           struct err *e) {
-    struct kernels_weight *w = m->kernels->weight_new(m->device, (enum quant_type)t->type,
-                                                      (int)t->dims[1], (int)t->dims[0], t->data, e);
-    if (!w) {
-        err_prefix(e, "%s: tensor %.*s", m->path, (int)t->name.len, t->name.data);
-        return NULL;
+    void *decoded = NULL;
+    if (!t->data) {
+        decoded = err_alloc(t->bytes, 1);
+        hf_decode(m->hf, t, decoded);
     }
-    if (!m->kernels->keeps_data(m->device, (enum quant_type)t->type)) {
-        /* Its pages aren't needed any more: keep them out of the resident set. */
-        uintptr_t from = ((uintptr_t)t->data + 4095) & ~(uintptr_t)4095;
-        uintptr_t to = ((uintptr_t)t->data + t->bytes) & ~(uintptr_t)4095;
-        if (to > from) madvise((void *)from, to - from, MADV_DONTNEED);
+    struct kernels_weight *w =
+        m->kernels->weight_new(m->device, (enum quant_type)t->type, (int)t->dims[1],
+                               (int)t->dims[0], decoded ? decoded : t->data, e);
+    bool kept = w && m->kernels->keeps_data(m->device, (enum quant_type)t->type);
+    if (!w) err_prefix(e, "%s: tensor %.*s", m->path, (int)t->name.len, t->name.data);
+    if (decoded && kept) {
+        m->decoded = err_realloc(m->decoded, (size_t)m->n_decoded + 1, sizeof *m->decoded);
+        m->decoded[m->n_decoded++] = decoded;
+    } else if (decoded) {
+        free(decoded);
+    } else if (!kept) {
+        map_forget(t->data, t->bytes); /* keeps its pages out of the resident set */
     }
     return w;
 }
@@ -448,8 +469,12 @@ void model_free(struct model *m) {
     free_weight(m, m->embedding);
     if (m->vectors) m->kernels->buffer_free(m->device, m->vectors);
     free(m->layers);
-    gguf_free(m->gguf);
-    if (m->map) munmap((void *)(uintptr_t)m->map, (size_t)m->map_bytes);
+    gguf_free(m->file);
+    map_close(&m->map);
+    hf_free(m->hf);
+    for (int i = 0; i < m->n_decoded; i++)
+        free(m->decoded[i]);
+    free(m->decoded);
     float *inv_freq = (float *)(uintptr_t)m->rope.inv_freq;
     free(inv_freq);
     free(m->path);

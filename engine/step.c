@@ -96,6 +96,18 @@ static void attention_half(struct step *st, int layer, int n) {
     k->matmul(m->device, l->q, st->h, n, l->q_bias, false, st->qkv, width);
     k->matmul(m->device, l->k, st->h, n, l->k_bias, false, key, width);
     k->matmul(m->device, l->v, st->h, n, l->v_bias, false, value, width);
+    if (l->q_norm.buffer) {
+        struct kernels_head_norms norms = {.heads = st->qkv,
+                                           .stride = width,
+                                           .n_rows = n,
+                                           .n_heads = s->n_heads,
+                                           .n_kv_heads = s->n_kv_heads,
+                                           .head_dim = s->head_dim,
+                                           .q_weight = l->q_norm,
+                                           .k_weight = l->k_norm,
+                                           .eps = s->rms_eps};
+        k->head_norms(m->device, &norms);
+    }
     k->rope_append(m->device, layer, &m->rope, st->qkv, key, value, width, s->n_heads);
     k->attention(m->device, layer, st->qkv, width, s->n_heads, s->attention_scale, st->heads);
     k->matmul(m->device, l->o, st->heads, n, none, true, st->x, s->n_embd);

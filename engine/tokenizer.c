@@ -20,7 +20,7 @@ struct added {
 struct tokenizer {
     struct vocab vocab;
     struct pretokenizer *pre; /* owned */
-    bool adds_bos;
+    bool adds_bos, ignores_merges;
     struct added control, user, both;
 };
 
@@ -134,6 +134,10 @@ struct tokenizer *tokenizer_new(const struct gguf *g, struct err *e) {
         !gguf_bool(g, "tokenizer.ggml.add_bos_token", &t->adds_bos, e))
         goto failed;
     if (t->vocab.bos < 0) t->adds_bos = false;
+    t->ignores_merges = pretokenizer_ignores_merges(t->pre);
+    if (gguf_has(g, "tokenizer.ggml.ignore_merges") &&
+        !gguf_bool(g, "tokenizer.ggml.ignore_merges", &t->ignores_merges, e))
+        goto failed;
     added_fill(&t->control, &t->vocab, true, false);
     added_fill(&t->user, &t->vocab, false, true);
     added_fill(&t->both, &t->vocab, true, true);
@@ -244,8 +248,7 @@ struct encoder {
 static void encode_piece(void *arg, const char *text, size_t len) {
     struct encoder *c = arg;
     int32_t token = -1;
-    if (pretokenizer_ignores_merges(c->tokenizer->pre))
-        token = vocab_word(&c->tokenizer->vocab, text, len);
+    if (c->tokenizer->ignores_merges) token = vocab_word(&c->tokenizer->vocab, text, len);
     if (token >= 0)
         bpe_token(&c->bpe, token);
     else
@@ -254,6 +257,36 @@ static void encode_piece(void *arg, const char *text, size_t len) {
 
 static bool encode_words(struct encoder *c, const char *text, size_t len) {
     return pretokenizer_split(c->tokenizer->pre, text, len, encode_piece, c, c->e);
+}
+
+/* Unicode's White_Space, as the reference strips it around added tokens. */
+static bool is_white(uint32_t c) {
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
+static bool is_continuation(char byte) { return ((unsigned char)byte & 0xC0) == 0x80; }
+
+static size_t white_after(const char *text, size_t len) {
+    size_t at = 0;
+    uint32_t c;
+    for (int n; at < len && (n = utf8_decode(text + at, len - at, &c)) > 0 && is_white(c);)
+        at += (size_t)n;
+    return at;
+}
+
+static size_t white_before(const char *text, size_t len) {
+    size_t at = len;
+    while (at) {
+        size_t last = at - 1;
+        uint32_t c;
+        while (last && is_continuation(text[last]))
+            last--;
+        if (utf8_decode(text + last, at - last, &c) <= 0 || !is_white(c)) break;
+        at = last;
+    }
+    return len - at;
 }
 
 /* Cuts the text at the tokens of `a`; what lies between goes to `rest`. */
@@ -267,9 +300,13 @@ static bool cut(struct encoder *c, const struct added *a, const char *text, size
             i++;
             continue;
         }
-        if (i > from && !rest(c, text + from, i - from)) return false;
+        unsigned strip = c->tokenizer->vocab.strip ? c->tokenizer->vocab.strip[token] : 0;
+        size_t end = i;
+        if (strip & VOCAB_STRIP_LEFT) end -= white_before(text + from, i - from);
+        if (end > from && !rest(c, text + from, end - from)) return false;
         bpe_token(&c->bpe, token);
         i += n_bytes;
+        if (strip & VOCAB_STRIP_RIGHT) i += white_after(text + i, len - i);
         from = i;
     }
     return from == len || rest(c, text + from, len - from);
@@ -328,8 +365,6 @@ static bool is_space(uint32_t c) {
            c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
            c == 0x202F || c == 0x205F || c == 0x3000;
 }
-
-static bool is_continuation(char byte) { return ((unsigned char)byte & 0xC0) == 0x80; }
 
 /* The length of a prefix that both share, at most the shorter one. */
 static bool agree(const char *a, size_t a_len, const char *b, size_t b_len) {

@@ -172,6 +172,23 @@ done:
     return done;
 }
 
+/* Integers of `key`, one a token; *out NULL where the file has none of the key. */
+static bool load_flags(const struct vocab *v, const struct gguf *g, const char *key,
+                       unsigned char **out, struct err *e) {
+    int32_t *values;
+    uint64_t n;
+    *out = NULL;
+    if (!gguf_has(g, key)) return true;
+    if (!gguf_i32s(g, key, &values, &n, e)) return false;
+    bool ok = n == (uint64_t)v->n;
+    if (!ok) err_set(e, ERR_INPUT, "%s: %s doesn't fit the tokens", gguf_label(g), key);
+    if (ok) *out = err_alloc(n, 1);
+    for (uint64_t i = 0; ok && i < n; i++)
+        (*out)[i] = (unsigned char)(values[i] & (VOCAB_STRIP_LEFT | VOCAB_STRIP_RIGHT));
+    free(values);
+    return ok;
+}
+
 static bool read_id(const struct vocab *v, const struct gguf *g, const char *key, int32_t *out,
                     struct err *e) {
     uint32_t id;
@@ -194,6 +211,26 @@ static bool is_end_text(const struct vocab *v, int32_t token) {
     return false;
 }
 
+/* More ends than the keys of single ones name: of Hugging Face directories. */
+static bool load_end_list(struct vocab *v, const struct gguf *g, struct err *e) {
+    static const char key[] = "tokenizer.ggml.eog_token_ids";
+    int32_t *ids;
+    uint64_t n;
+    if (!gguf_has(g, key)) return true;
+    if (!gguf_i32s(g, key, &ids, &n, e)) return false;
+    bool ok = true;
+    for (uint64_t i = 0; ok && i < n; i++) {
+        ok = ids[i] >= 0 && ids[i] < v->n;
+        if (ok)
+            v->ends[ids[i]] = true;
+        else
+            err_set(e, ERR_INPUT, "%s: %s holds %d, but there are only %d tokens", gguf_label(g),
+                    key, ids[i], v->n);
+    }
+    free(ids);
+    return ok;
+}
+
 /* What ends generation counts as a control token whatever the file says of it: nobody's text may
  * hold one. */
 static bool load_ends(struct vocab *v, const struct gguf *g, struct err *e) {
@@ -207,6 +244,7 @@ static bool load_ends(struct vocab *v, const struct gguf *g, struct err *e) {
     v->ends = err_alloc((size_t)v->n, sizeof *v->ends);
     for (int i = 0; i < 3; i++)
         if (ids[i] >= 0) v->ends[ids[i]] = true;
+    if (!load_end_list(v, g, e)) return false;
     for (int32_t t = 0; t < v->n; t++) {
         v->ends[t] = v->ends[t] || is_end_text(v, t);
         v->n_ends += v->ends[t];
@@ -294,7 +332,9 @@ bool vocab_load(struct vocab *v, const struct gguf *g, struct err *e) {
     *v = (struct vocab){.bos = -1, .eos = -1};
     int16_t byte_of[ALPHABET_END];
     fill_alphabet(byte_of);
-    if (!load_tokens(v, g, byte_of, e) || !load_ends(v, g, e)) return false;
+    if (!load_tokens(v, g, byte_of, e) ||
+        !load_flags(v, g, "tokenizer.ggml.token_strip", &v->strip, e) || !load_ends(v, g, e))
+        return false;
     index_words(v);
     return load_merges(v, g, byte_of, e);
 }
@@ -303,6 +343,7 @@ void vocab_clear(struct vocab *v) {
     free(v->bytes);
     free(v->start);
     free(v->kind);
+    free(v->strip);
     free(v->ends);
     free(v->end_list);
     free(v->words);

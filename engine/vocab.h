@@ -22,6 +22,10 @@ enum vocab_kind {
     VOCAB_BYTE = 6,
 };
 
+/* White space that an added token takes with it; in tokenizer.ggml.token_strip, which only Hugging
+ * Face directories have. */
+enum vocab_strip { VOCAB_STRIP_LEFT = 1, VOCAB_STRIP_RIGHT = 2 };
+
 struct vocab_merge {
     int32_t left, right;
     int32_t rank;  /* lower ones are merged first */
@@ -30,11 +34,12 @@ struct vocab_merge {
 
 struct vocab {
     int32_t n;
-    char *bytes;         /* owned; all tokens' bytes, one behind the other */
-    uint32_t *start;     /* owned; [n + 1] into bytes */
-    unsigned char *kind; /* owned; enum vocab_kind */
-    bool *ends;          /* owned; ends generation */
-    int32_t *end_list;   /* owned; those tokens in order */
+    char *bytes;          /* owned; all tokens' bytes, one behind the other */
+    uint32_t *start;      /* owned; [n + 1] into bytes */
+    unsigned char *kind;  /* owned; enum vocab_kind */
+    unsigned char *strip; /* owned; enum vocab_strip; NULL: none */
+    bool *ends;           /* owned; ends generation */
+    int32_t *end_list;    /* owned; those tokens in order */
     int n_ends;
     int32_t bos, eos; /* -1: none */
     /* Open addressing; slots are powers of two, -1 and left = -1 are empty ones. */

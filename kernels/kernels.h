@@ -77,6 +77,17 @@ struct kernels_rope {
                               inv_freq[i] */
 };
 
+/* Norms of the single heads of q and k, before they are rotated: in place, for each row r and head
+ * h, x = heads + r stride + h head_dim:  x[i] = x[i] / sqrt(mean_i x[i]^2 + eps) * weight[i], with
+ * q_weight for the first n_heads heads and k_weight for the n_kv_heads after them. */
+struct kernels_head_norms {
+    struct kernels_view heads;
+    int stride; /* elements */
+    int n_rows, n_heads, n_kv_heads, head_dim;
+    struct kernels_view q_weight, k_weight; /* f32 [head_dim] */
+    float eps;
+};
+
 /* The rows of one step, uploaded once by batch_begin and read by every layer's operations.
  * Rows of one sequence in one step (prefill) are consecutive with ascending positions.
  * A row attends to the positions 0…position of its own block table; K and V of all rows of the step
@@ -252,6 +263,7 @@ struct kernels {
     void (*matmul)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x,
                    int n_rows, struct kernels_view bias, bool add, struct kernels_view y,
                    int y_stride);
+    void (*head_norms)(struct kernels_device *, const struct kernels_head_norms *);
     /* For the batch's rows: rotates q (in place) and k by position, then stores k and v in the
      * layer's KV blocks. q[n_rows][n_heads*head_dim], k and v[n_rows][n_kv_heads*head_dim], each
      * with row stride `stride` elements. */

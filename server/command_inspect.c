@@ -1,21 +1,19 @@
+#include "base/map.h"
 #include "engine/gguf.h"
+#include "engine/hf.h"
 #include "server/command.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { KEY_TEXT_BYTES = 256 };
 
 static const char usage[] =
     "usage: firstpass inspect [MODEL] [SETTING]…\n"
     "\n"
-    "Metadata and tensors of a GGUF file, by path or by name in model.dir;\n"
+    "Metadata and tensors of a GGUF file or a Hugging Face directory, by path or by name in\n"
+    "model.dir;\n"
     "default: the model that the settings name.\n";
 
 /* A name out of the file, fit for a terminal. */
@@ -51,44 +49,60 @@ static void print_tensors(const struct gguf *g) {
            parameters / 1e6, (double)bytes / (1 << 20));
 }
 
-static void print_file(const struct gguf *g) {
+static void print_keys(const struct gguf *g) {
     printf("%s\n\n%" PRIu64 " keys:\n", gguf_label(g), gguf_n_keys(g));
     for (uint64_t i = 0; i < gguf_n_keys(g); i++) {
         char text[KEY_TEXT_BYTES];
         gguf_key_text(g, i, text, sizeof text);
         printf("  %s\n", text);
     }
-    printf("\ntensors (the inner dimension first):\n");
-    print_tensors(g);
 }
 
-static bool inspect(const char *path, struct err *e) {
-    struct stat status;
-    struct gguf *g = NULL;
-    void *bytes = MAP_FAILED;
-    size_t len = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status)) {
-        err_errno(e, errno, "%s", path);
-        goto done;
+static bool inspect_file(const char *path, struct err *e) {
+    struct map m;
+    if (!map_open(&m, path, "model file", e)) return false;
+    struct gguf *g = gguf_parse(m.bytes, m.len, path, e);
+    if (g) {
+        print_keys(g);
+        printf("\ntensors (the inner dimension first):\n");
+        print_tensors(g);
     }
-    if (!S_ISREG(status.st_mode) || status.st_size <= 0) {
-        err_set(e, ERR_INPUT, "%s is no GGUF file", path);
-        goto done;
-    }
-    len = (size_t)status.st_size;
-    bytes = mmap(NULL, len, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED) {
-        err_errno(e, errno, "%s can't be mapped", path);
-        goto done;
-    }
-    g = gguf_parse(bytes, len, path, e);
-    if (g) print_file(g);
-done:
     gguf_free(g);
-    if (bytes != MAP_FAILED) munmap(bytes, len);
-    if (fd >= 0) close(fd);
+    map_close(&m);
     return g != NULL;
+}
+
+static void print_stored(const struct safetensors *s) {
+    printf("\n%s (the inner dimension last):\n", safetensors_label(s));
+    for (uint64_t i = 0; i < safetensors_n(s); i++) {
+        const struct safetensors_tensor *t = safetensors_at(s, i);
+        printf("  %s  %s [", t->name, safetensors_dtype_name(t->dtype));
+        for (int d = 0; d < t->n_dims; d++)
+            printf("%s%" PRIu64, d ? ", " : "", t->dims[d]);
+        printf("]  %" PRIu64 " bytes\n", t->bytes);
+    }
+}
+
+/* What its JSON files say in the words of a GGUF file, and the tensors as they are stored. */
+static bool inspect_directory(const char *path, struct err *e) {
+    struct hf *h = hf_open(path, e);
+    if (!h) return false;
+    double bytes = 0, parameters = 0;
+    const struct gguf *g = hf_gguf(h);
+    print_keys(g);
+    for (int i = 0; i < hf_n_files(h); i++) {
+        print_stored(hf_file(h, i));
+        for (uint64_t t = 0; t < safetensors_n(hf_file(h, i)); t++)
+            bytes += (double)safetensors_at(hf_file(h, i), t)->bytes;
+    }
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        parameters += (double)t->dims[0] * (double)t->dims[1];
+    }
+    printf("%d files, %.1f million parameters, %.1f MiB\n", hf_n_files(h), parameters / 1e6,
+           bytes / (1 << 20));
+    hf_free(h);
+    return true;
 }
 
 int command_inspect(int argc, char **argv, const struct config *config) {
@@ -113,7 +127,7 @@ int command_inspect(int argc, char **argv, const struct config *config) {
     }
     if (a.failed) return command_failed("inspect", &e);
     char *path = config_model_path(&named);
-    bool ok = inspect(path, &e);
+    bool ok = hf_is_directory(path) ? inspect_directory(path, &e) : inspect_file(path, &e);
     free(path);
     if (ok) return COMMAND_PASSED;
     command_failed("inspect", &e);

@@ -21,7 +21,7 @@ UNDER = {
 }
 FRONT_DOORS = {
     "kernels": {"kernels/kernels.h", "kernels/quant.h"},
-    "engine": {"engine/engine.h", "engine/gguf.h"},  # gguf.h: what `inspect` shows of any file
+    "engine": {"engine/engine.h", "engine/gguf.h", "engine/hf.h"},  # what `inspect` shows of any model
     "verifier": {"verifier/verifier.h"},
     "server": set(),
 }

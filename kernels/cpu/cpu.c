@@ -269,6 +269,7 @@ static const struct kernels table = {
     .embed = operations_embed,
     .rms_norm = operations_rms_norm,
     .matmul = operations_matmul,
+    .head_norms = operations_head_norms,
     .rope_append = operations_rope_append,
     .attention = operations_attention,
     .swiglu = operations_swiglu,

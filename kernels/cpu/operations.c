@@ -125,6 +125,36 @@ void operations_rms_norm(struct kernels_device *dev, struct kernels_view x,
     count(dev, KERNELS_OP_NORM, since, 8.0 * n_rows * d, 2.0 * n_rows * d);
 }
 
+struct head_norm_job {
+    const struct kernels_device *dev;
+    const struct kernels_head_norms *norms;
+};
+
+static void head_norm_rows(void *arg, int thread, int begin, int end) {
+    struct head_norm_job *j = arg;
+    const struct kernels_head_norms *n = j->norms;
+    const float *q = device_floats(n->q_weight), *k = device_floats(n->k_weight);
+    (void)thread;
+    for (int r = begin; r < end; r++)
+        for (int h = 0; h < n->n_heads + n->n_kv_heads; h++) {
+            float *x = device_floats(n->heads) + (size_t)r * (size_t)n->stride + h * n->head_dim;
+            const float *weight = h < n->n_heads ? q : k;
+            if (j->dev->isa.is_reference)
+                reference_rms_norm(x, weight, n->eps, n->head_dim, x);
+            else
+                j->dev->isa.vector->rms_norm(x, weight, n->eps, n->head_dim, x);
+        }
+}
+
+void operations_head_norms(struct kernels_device *dev, const struct kernels_head_norms *n) {
+    double since = clock_seconds();
+    BUG_ON((n->n_heads + n->n_kv_heads) * n->head_dim > n->stride);
+    struct head_norm_job j = {dev, n};
+    threads_run(dev->threads, head_norm_rows, &j, n->n_rows, 16);
+    double values = (double)n->n_rows * (n->n_heads + n->n_kv_heads) * n->head_dim;
+    count(dev, KERNELS_OP_NORM, since, 8 * values, 2 * values);
+}
+
 struct swiglu_job {
     const struct kernels_device *dev;
     const float *gate_up;

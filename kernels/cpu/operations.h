@@ -16,6 +16,7 @@ void operations_matmul(struct kernels_device *, const struct kernels_weight *,
                        struct kernels_view y, int y_stride);
 void operations_output(struct kernels_device *, const struct kernels_weight *,
                        struct kernels_view x, int n, struct kernels_view logits);
+void operations_head_norms(struct kernels_device *, const struct kernels_head_norms *);
 void operations_rope_append(struct kernels_device *, int layer, const struct kernels_rope *,
                             struct kernels_view q, struct kernels_view k, struct kernels_view v,
                             int stride, int n_heads);

@@ -190,6 +190,7 @@ static const struct kernels table = {
     .embed = forward_embed,
     .rms_norm = forward_rms_norm,
     .matmul = forward_matmul,
+    .head_norms = forward_head_norms,
     .rope_append = forward_rope_append,
     .attention = forward_attention,
     .swiglu = forward_swiglu,

@@ -276,6 +276,31 @@ void forward_rms_norm(struct kernels_device *dev, struct kernels_view x, struct 
     launch_norm(gpu_stream(dev->gpu), &a);
 }
 
+void forward_head_norms(struct kernels_device *dev, const struct kernels_head_norms *n) {
+    const int32_t *live;
+    int rows = rows_of(dev, n->n_rows, &live), heads = n->n_heads + n->n_kv_heads;
+    BUG_ON(heads * n->head_dim > n->stride);
+    size_t last = n->heads.offset + (size_t)(rows - 1) * (size_t)n->stride * sizeof(float);
+    check_rows((struct kernels_view){n->heads.buffer, last}, 1, heads * n->head_dim);
+    check_rows(n->q_weight, 1, n->head_dim);
+    check_rows(n->k_weight, 1, n->head_dim);
+    double values = (double)n->n_rows * heads * n->head_dim;
+    state_count(dev, KERNELS_OP_NORM, 8 * values, 2 * values);
+    if (!runs(dev, KERNELS_OP_NORM, state_pointer(n->heads), state_pointer(n->q_weight), heads))
+        return;
+    struct launch_head_norm a = {.heads = state_pointer(n->heads),
+                                 .q_weight = state_pointer(n->q_weight),
+                                 .k_weight = state_pointer(n->k_weight),
+                                 .eps = n->eps,
+                                 .stride = n->stride,
+                                 .n_heads = n->n_heads,
+                                 .n_kv_heads = n->n_kv_heads,
+                                 .head_dim = n->head_dim,
+                                 .rows = rows,
+                                 .n_rows = live};
+    launch_head_norm(gpu_stream(dev->gpu), &a);
+}
+
 void forward_swiglu(struct kernels_device *dev, struct kernels_view gate_up, int n_rows, int d,
                     struct kernels_view out) {
     const int32_t *live;

@@ -14,6 +14,7 @@ void forward_rms_norm(struct kernels_device *, struct kernels_view x, struct ker
 void forward_matmul(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x,
                     int n_rows, struct kernels_view bias, bool add, struct kernels_view y,
                     int y_stride);
+void forward_head_norms(struct kernels_device *, const struct kernels_head_norms *);
 void forward_rope_append(struct kernels_device *, int layer, const struct kernels_rope *,
                          struct kernels_view q, struct kernels_view k, struct kernels_view v,
                          int stride, int n_heads);

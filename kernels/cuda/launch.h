@@ -75,6 +75,17 @@ struct launch_norm {
 };
 void launch_norm(void *stream, const struct launch_norm *);
 
+/* Each head of head_dim values of q and, behind them, k, in place; see kernels.h. */
+struct launch_head_norm {
+    float *heads;
+    const float *q_weight, *k_weight; /* [head_dim] */
+    float eps;
+    int stride, n_heads, n_kv_heads, head_dim;
+    int rows;
+    const int32_t *n_rows; /* NULL: all of the grid */
+};
+void launch_head_norm(void *stream, const struct launch_head_norm *);
+
 /* out[r][i] = silu(g[r][i]) g[r][d + i] */
 struct launch_swiglu {
     const float *gate_up; /* [n_rows][2 d] */

@@ -37,6 +37,34 @@ void launch_norm(void *stream, const struct launch_norm *a) {
            static_cast<size_t>(a->out.width) * sizeof(float), stream, *a);
 }
 
+/* what      x[i] = x[i] / sqrt(mean_i x[i]^2 + eps) weight[i] for each head x of q and k  (Qwen3)
+ * layout    heads f32: row r at r stride, head h at h head_dim in it; q's first, then k's
+ * tile      grid (n, ceil(heads / 8)), 256 threads: a warp a head, a lane every 32nd value; read
+ *           twice, the second time from L1, so that no head size needs a kernel of its own
+ * bytes     8 n heads head_dim   flops 4 n heads head_dim   bound: memory, most of it still in L2
+ * order     lane i sums i, i + 32, …; lanes pairwise: independent of n
+ * tried     not fused into rope, whose threads share a row's heads by pairs and not by heads */
+static __global__ void __launch_bounds__(THREADS) head_norm(struct launch_head_norm a) {
+    int r = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y) * WARPS + warp_id();
+    if (a.n_rows && r >= *a.n_rows) return;
+    if (h >= a.n_heads + a.n_kv_heads) return;
+    float *x = a.heads + static_cast<size_t>(r) * static_cast<size_t>(a.stride) + h * a.head_dim;
+    const float *weight = h < a.n_heads ? a.q_weight : a.k_weight;
+    float sum = 0;
+    for (int i = lane_id(); i < a.head_dim; i += WARP)
+        sum += x[i] * x[i];
+    sum = warp_sum(sum);
+    float scale = 1.0f / sqrtf(sum / static_cast<float>(a.head_dim) + a.eps);
+    for (int i = lane_id(); i < a.head_dim; i += WARP)
+        x[i] *= scale * weight[i];
+}
+
+void launch_head_norm(void *stream, const struct launch_head_norm *a) {
+    unsigned heads = static_cast<unsigned>(a->n_heads + a->n_kv_heads);
+    LAUNCH(head_norm, dim3(static_cast<unsigned>(a->rows), (heads + WARPS - 1) / WARPS),
+           dim3(THREADS), 0, stream, *a);
+}
+
 /* what      out[r][i] = g / (1 + e^-g) u with g = gate_up[r][i], u = gate_up[r][d + i]
  * layout    gate_up f32 [n][2 d]; out an operand of width d
  * tile      bf16: grid (n, ceil(d / 1024)), 256 threads; fp8: one block a row, since its scale is

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct config c;
@@ -253,6 +254,37 @@ START_TEST(model_paths) {
 }
 END_TEST
 
+/* A name of a directory, where no file has it. */
+START_TEST(model_directories) {
+    char dir[] = "/tmp/firstpass-models-XXXXXX", line[128], path[128];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/m", dir);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    snprintf(line, sizeof line, "f --model-dir %s --model m", dir);
+    static const char *const files[] = {"m/config.json", "m.gguf"};
+    static const char *const found[] = {"m.gguf", "m", "m.gguf"};
+    for (int i = 0; i < 3; i++) {
+        if (i) {
+            snprintf(path, sizeof path, "%s/%s", dir, files[i - 1]);
+            FILE *out = fopen(path, "w");
+            ck_assert(out && !fclose(out));
+        }
+        ck_assert(loads(line));
+        char *got = config_model_path(&c);
+        snprintf(path, sizeof path, "%s/%s", dir, found[i]);
+        ck_assert_str_eq(got, path);
+        free(got);
+        config_clear(&c);
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        ck_assert_int_eq(unlink(path), 0);
+    }
+    snprintf(path, sizeof path, "%s/m", dir);
+    ck_assert(!rmdir(path) && !rmdir(dir));
+}
+END_TEST
+
 START_TEST(help_names_every_setting) {
     char *text = NULL;
     size_t len = 0, n;
@@ -356,6 +388,7 @@ int main(void) {
     tcase_add_test(t, bad_environment);
     tcase_add_test(t, bad_files);
     tcase_add_test(t, model_paths);
+    tcase_add_test(t, model_directories);
     tcase_add_test(t, help_names_every_setting);
     tcase_add_test(t, defaults_file_and_schema_agree_with_the_table);
     suite_add_tcase(suite, t);

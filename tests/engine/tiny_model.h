@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 struct tiny_model {
-    const char *architecture; /* "llama" or "qwen2" */
+    const char *architecture; /* "llama", "qwen2" or "qwen3" */
     int n_layers, n_embd, n_heads, n_kv_heads, n_ff, context;
+    int head_dim; /* 0: n_embd / n_heads */
     uint32_t seed;
     char path[64]; /* out */
 };
@@ -116,18 +117,22 @@ static inline size_t tiny_tensor_bytes(const struct tiny_tensor *t) {
 }
 
 static inline int tiny_tensors(const struct tiny_model *m, struct tiny_tensor *t) {
-    int n = 0, head = m->n_embd / m->n_heads, kv = m->n_kv_heads * head;
+    int n = 0, head = m->head_dim ? m->head_dim : m->n_embd / m->n_heads;
+    int q = m->n_heads * head, kv = m->n_kv_heads * head;
+    bool head_norms = !strcmp(m->architecture, "qwen3");
     t[n++] = (struct tiny_tensor){"token_embd.weight", m->n_embd, TINY_VOCAB};
     t[n++] = (struct tiny_tensor){"output_norm.weight", m->n_embd, 0};
     for (int layer = 0; layer < m->n_layers; layer++) {
         const struct tiny_tensor parts[] = {
             {"attn_norm.weight", m->n_embd, 0},      {"ffn_norm.weight", m->n_embd, 0},
-            {"attn_q.weight", m->n_embd, m->n_embd}, {"attn_k.weight", m->n_embd, kv},
-            {"attn_v.weight", m->n_embd, kv},        {"attn_output.weight", m->n_embd, m->n_embd},
+            {"attn_q.weight", m->n_embd, q},         {"attn_k.weight", m->n_embd, kv},
+            {"attn_v.weight", m->n_embd, kv},        {"attn_output.weight", q, m->n_embd},
             {"ffn_gate.weight", m->n_embd, m->n_ff}, {"ffn_up.weight", m->n_embd, m->n_ff},
-            {"ffn_down.weight", m->n_ff, m->n_embd},
+            {"ffn_down.weight", m->n_ff, m->n_embd}, {"attn_q_norm.weight", head, 0},
+            {"attn_k_norm.weight", head, 0},
         };
-        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        size_t n_parts = sizeof parts / sizeof *parts - (head_norms ? 0 : 2);
+        for (size_t i = 0; i < n_parts; i++) {
             t[n] = parts[i];
             snprintf(t[n++].name, sizeof t->name, "blk.%d.%.30s", layer, parts[i].name);
         }
@@ -174,7 +179,7 @@ static inline void tiny_model_write(struct tiny_model *m) {
     tiny_bytes(&w, "GGUF", 4);
     tiny_u32(&w, 3);
     tiny_u64(&w, (uint64_t)n);
-    tiny_u64(&w, 14);
+    tiny_u64(&w, m->head_dim ? 15 : 14);
     tiny_key_string(&w, "general.architecture", m->architecture);
     tiny_key_u32(&w, prefix, "block_count", (uint32_t)m->n_layers);
     tiny_key_u32(&w, prefix, "embedding_length", (uint32_t)m->n_embd);
@@ -182,6 +187,7 @@ static inline void tiny_model_write(struct tiny_model *m) {
     tiny_key_u32(&w, prefix, "attention.head_count", (uint32_t)m->n_heads);
     tiny_key_u32(&w, prefix, "attention.head_count_kv", (uint32_t)m->n_kv_heads);
     tiny_key_u32(&w, prefix, "context_length", (uint32_t)m->context);
+    if (m->head_dim) tiny_key_u32(&w, prefix, "attention.key_length", (uint32_t)m->head_dim);
     char key[64];
     snprintf(key, sizeof key, "%sattention.layer_norm_rms_epsilon", prefix);
     tiny_string(&w, key);

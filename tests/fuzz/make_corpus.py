@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the hand-made seeds of corpus/fuzz_gguf, fuzz_safetensors and fuzz_tokenizer: what random bytes would not find.
+"""Writes the hand-made seeds of corpus/fuzz_gguf, fuzz_hf, fuzz_safetensors and fuzz_tokenizer: what random bytes would not find.
 
 A fuzzer's own finds are added beside them by hand, after `-merge=1`.
 """
@@ -144,8 +144,36 @@ def safetensors_seeds():
     yield "nul", safetensors('{"\\u0000":{}}', 0)
 
 
+def hf_seeds():
+    config = {"model_type": "qwen2", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+              "rms_norm_eps": 1e-6, "rope_theta": 1e6, "hidden_act": "silu", "eos_token_id": [2, 3], "tie_word_embeddings": True}
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    groups = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8}}}}
+    for name, changed in (("whole", {}), ("llama3", {"rope_scaling": llama3}), ("rope_parameters", {"rope_parameters": llama3 | {"rope_theta": 5e5}}), ("yarn", {"rope_scaling": {"type": "yarn", "factor": 4}}),
+                          ("fp8", {"quantization_config": fp8}), ("groups", {"quantization_config": groups}), ("gptq", {"quantization_config": {"quant_method": "gptq"}}),
+                          ("window", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}), ("layer_types", {"layer_types": ["sliding_attention", 3]}),
+                          ("zero_heads", {"num_attention_heads": 0}), ("huge", {"hidden_size": 2 ** 62}), ("huge_theta", {"rope_theta": 1e300}), ("tiny_theta", {"rope_theta": 1e-300}),
+                          ("odd_head", {"head_dim": 7}), ("partial", {"partial_rotary_factor": 0.001}), ("ends", {"eos_token_id": list(range(100))}), ("negative_end", {"eos_token_id": -1})):
+        yield f"config_{name}", b"\0" + json.dumps(config | changed).encode()
+    yield "generation", b"\1" + json.dumps({"eos_token_id": [2, 3, 2 ** 30]}).encode()
+    words = [b for b in alphabet()] + ["ab", "abc"]
+    added = [{"id": 258, "content": "<|im_end|>", "special": True, "rstrip": True}, {"id": 259, "content": "<tool>", "lstrip": True, "special": False}]
+    split = {"type": "Split", "pattern": {"Regex": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"}, "behavior": "Isolated", "invert": False}
+    tokenizer = {"added_tokens": added, "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]},
+                 "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|im_end|>"}}]}, "model": {"type": "BPE", "vocab": {w: i for i, w in enumerate(words)}, "merges": ["a b", ["ab", "c"]]}}
+    for name, changed in (("whole", {}), ("unigram", {"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}), ("no_model", {"model": None}), ("merge_unknown", {"model": tokenizer["model"] | {"merges": ["a zz"]}}),
+                          ("merge_control", {"model": tokenizer["model"] | {"merges": ["<|im_end|> a"]}}), ("merge_shape", {"model": tokenizer["model"] | {"merges": [["a"], [1, 2], 3]}}),
+                          ("id_2_31", {"added_tokens": [added[0] | {"id": 2 ** 31}]}), ("id_2_20", {"added_tokens": [added[0] | {"id": 2 ** 20 - 1}]}), ("no_content", {"added_tokens": [{"id": 1}]}),
+                          ("single_word", {"added_tokens": [added[0] | {"single_word": True}]}), ("no_pre", {"pre_tokenizer": None}), ("digits", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False}]}}),
+                          ("lowercase", {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}})):
+        yield f"tokenizer_{name}", b"\2" + json.dumps(tokenizer | changed, ensure_ascii=False).encode()
+    yield "settings", b"\3" + json.dumps({"bos_token": {"content": "<|im_end|>"}, "eos_token": 7, "chat_template": [{"name": "default", "template": "{{x}}"}, 3]}).encode()
+    yield "settings_deep", b"\3" + b'{"chat_template":' + b"[" * 100000
+
+
 def main():
-    for folder, seeds in (("fuzz_gguf", gguf_seeds()), ("fuzz_safetensors", safetensors_seeds()), ("fuzz_tokenizer", text_seeds())):
+    for folder, seeds in (("fuzz_gguf", gguf_seeds()), ("fuzz_safetensors", safetensors_seeds()), ("fuzz_hf", hf_seeds()), ("fuzz_tokenizer", text_seeds())):
         target = os.path.join(HERE, "corpus", folder)
         os.makedirs(target, exist_ok=True)
         for name, data in seeds:

@@ -68,6 +68,57 @@ START_TEST(rms_norm) {
 }
 END_TEST
 
+/* Heads of d values of q and k in rows that have v behind them, which stays as it is. */
+enum { Q_HEADS = 3, K_HEADS = 2, ALL_HEADS = Q_HEADS + 2 * K_HEADS };
+
+static void head_norms(struct kernels_device *dev, int d, float *out) {
+    const struct kernels *k = kernels_backend("cpu");
+    float x[ROWS * ALL_HEADS * 128], w[2 * 128];
+    size_t bytes = (size_t)(ROWS * ALL_HEADS * d) * sizeof(float);
+    fill(5, 3, x, ROWS * ALL_HEADS * d);
+    fill(6, 1, w, 2 * d);
+    struct kernels_view vx = new_view(dev, x, bytes);
+    struct kernels_view q = new_view(dev, w, 2 * (size_t)d * sizeof(float)), key = q;
+    key.offset = (size_t)d * sizeof(float);
+    struct kernels_head_norms norms = {.heads = vx,
+                                       .stride = ALL_HEADS * d,
+                                       .n_rows = ROWS,
+                                       .n_heads = Q_HEADS,
+                                       .n_kv_heads = K_HEADS,
+                                       .head_dim = d,
+                                       .q_weight = q,
+                                       .k_weight = key,
+                                       .eps = 1e-6f};
+    k->head_norms(dev, &norms);
+    read_view(dev, vx, out, bytes);
+    k->buffer_free(dev, vx.buffer);
+    k->buffer_free(dev, q.buffer);
+}
+
+START_TEST(norms_of_heads) {
+    static const int sizes[] = {8, 64, 80, 128};
+    for (int s = 0; s < 4; s++) {
+        int d = sizes[s];
+        float out[ROWS * ALL_HEADS * 128], x[ROWS * ALL_HEADS * 128], w[2 * 128];
+        on_all(head_norms, d, out, ROWS * ALL_HEADS * d);
+        fill(5, 3, x, ROWS * ALL_HEADS * d);
+        fill(6, 1, w, 2 * d);
+        for (int h = 0; h < ROWS * ALL_HEADS; h++) {
+            const float *weight = h % ALL_HEADS < Q_HEADS ? w : w + d, *head = x + h * d;
+            bool normed = h % ALL_HEADS < Q_HEADS + K_HEADS;
+            double squares = 0;
+            for (int i = 0; i < d; i++)
+                squares += (double)head[i] * (double)head[i];
+            for (int i = 0; i < d; i++) {
+                double scale = (double)weight[i] / sqrt(squares / d + (double)1e-6f);
+                double want = (double)head[i] * (normed ? scale : 1);
+                ck_assert_double_eq_tol((double)out[h * d + i], want, 1e-6 * (1 + fabs(want)));
+            }
+        }
+    }
+}
+END_TEST
+
 static void swiglu(struct kernels_device *dev, int d, float *out) {
     const struct kernels *k = kernels_backend("cpu");
     float x[ROWS * 2 * 1000];
@@ -159,6 +210,7 @@ END_TEST
 int main(void) {
     TCase *t = tcase_create("rows");
     tcase_add_test(t, rms_norm);
+    tcase_add_test(t, norms_of_heads);
     tcase_add_test(t, swiglu_rows);
     tcase_add_test(t, gathers_and_counts);
     return run_tests(&t, 1, "rows");
