@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <jansson.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@ struct bench {
     int prompt, gen, repeat;
     bool no_share, json;
     float temperature, top_p;
+    sem_t *events; /* borrowed; posted when the engine has some */
 };
 
 /* One run.  Of the decode part: all but prefill_s. */
@@ -113,7 +115,8 @@ static bool parse(struct bench *b, int argc, char **argv, struct err *e) {
 
 /* ---- measuring ---- */
 
-static void no_wake(void *arg) { (void)arg; }
+/* ENGINE thread. */
+static void wake(void *arg) { sem_post(arg); }
 
 /* The difference of two snapshots: the decode part. */
 static void subtract(struct measure *m, const struct engine_stats *from,
@@ -128,11 +131,14 @@ static void subtract(struct measure *m, const struct engine_stats *from,
     }
 }
 
-static bool wait_event(struct engine *g, enum engine_event_type type, struct err *e) {
+/* Sleeps meanwhile: looking for events now and then would take time from the threads that compute.
+ */
+static bool wait_event(struct engine *g, sem_t *events, enum engine_event_type type,
+                       struct err *e) {
     for (;;) {
         struct engine_event *ev = engine_poll(g);
         if (!ev) {
-            nanosleep(&(struct timespec){0, 100000}, NULL);
+            sem_wait(events); /* or a signal: then it looks once more */
             continue;
         }
         bool ended = ev->type == ENGINE_JOB_ENDED, found = ev->type == type;
@@ -173,12 +179,12 @@ static bool measure(struct engine *g, const struct bench *b, int n, int salt, st
     struct engine_stats before, after;
     uint64_t id;
     double begun = clock_seconds();
-    bool ok = engine_submit(g, &job, &id, e) && wait_event(g, ENGINE_PREFILLED, e);
+    bool ok = engine_submit(g, &job, &id, e) && wait_event(g, b->events, ENGINE_PREFILLED, e);
     free(prompt);
     if (!ok) return false;
     double prefilled = clock_seconds();
     engine_stats(g, &before);
-    if (!wait_event(g, ENGINE_JOB_ENDED, e)) return false;
+    if (!wait_event(g, b->events, ENGINE_JOB_ENDED, e)) return false;
     double done = clock_seconds();
     /* The last turn's numbers are published just after its events. */
     do {
@@ -329,14 +335,18 @@ int command_bench_decode(int argc, char **argv, const struct config *c) {
     struct engine_options options = command_bench_options(c, path, most);
     options.no_sharing = options.no_guessing = b.no_share;
     struct report r = {.runs = err_alloc((size_t)b.n_runs * (size_t)b.repeat, sizeof *r.runs)};
+    sem_t events;
+    sem_init(&events, 0, 0);
+    b.events = &events;
     struct engine *g = engine_open(&options, &e);
     if (g && !b.json) engine_describe(g, stdout);
-    bool ok = g && engine_start(g, no_wake, NULL, &e) && measure_all(g, &b, &options, &r, &e);
+    bool ok = g && engine_start(g, wake, &events, &e) && measure_all(g, &b, &options, &r, &e);
     if (ok && b.json)
         print_json(g, &b, &r);
     else if (ok)
         print_report(&b, &r);
     engine_close(g);
+    sem_destroy(&events);
     free(r.runs);
     free(path);
     return ok ? COMMAND_PASSED : command_failed("bench decode", &e);

@@ -107,6 +107,8 @@ static void write_races(struct buf *b, const struct race_set_stats *s) {
             "Candidates that began to decode.");
     counter(b, "firstpass_candidates_finished_total", s->candidates_finished,
             "Candidates that decoded to their end.");
+    counter(b, "firstpass_candidates_stopped_total", s->candidates_stopped,
+            "Candidates stopped before their end: at rest, started = finished + stopped.");
     counter(b, "firstpass_candidates_cancelled_total", s->candidates_cancelled,
             "Candidates stopped before a verdict.");
     counter(b, "firstpass_candidates_passed_total", s->candidates_passed,

@@ -36,8 +36,9 @@ static void tell(struct race *r, const struct race_entry *c) {
 
 /* The one place where a candidate changes state, so that the counts can't drift from the states. */
 static void move(struct race *r, struct race_entry *c, enum race_entry_state to) {
+    bool finished = c->state == RACE_ENTRY_VERIFYING; /* of those that may still be cancelled */
     if (c->state == RACE_ENTRY_DECODING) r->n_decoding--;
-    if (c->state == RACE_ENTRY_VERIFYING) count_verifying(r, -1);
+    if (finished) count_verifying(r, -1);
     race_entry_move(c, to);
     struct race_set_stats *stats = &r->set->stats;
     switch (to) {
@@ -53,6 +54,7 @@ static void move(struct race *r, struct race_entry *c, enum race_entry_state to)
     case RACE_ENTRY_CANCELLED:
         r->counts.cancelled++;
         stats->candidates_cancelled++;
+        stats->candidates_stopped += !finished;
         race_entry_drop(c);
         break;
     }

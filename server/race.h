@@ -194,6 +194,8 @@ struct race_set_stats {
      * passed), plain (answered, without tests), failed, abandoned. */
     uint64_t races, verified, unverified, plain, failed, abandoned;
     uint64_t candidates_started, candidates_finished, candidates_cancelled, candidates_passed;
+    uint64_t candidates_stopped; /* cancelled before their end: started = finished + stopped where
+                                    nothing is live */
     uint64_t candidates_broken, duplicates;
     /* From the answer, or the client's leaving, until the engine had let go of all its candidates.
      */

@@ -554,6 +554,8 @@ START_TEST(soak) {
         if (s->verified) ck_assert(passed(&s->c[s->choices[0]]));
     }
     ck_assert_uint_eq(stats.candidates_started, started);
+    ck_assert_uint_eq(stats.candidates_started,
+                      stats.candidates_finished + stats.candidates_stopped);
     ck_assert_uint_eq(stats.tokens_winner + stats.tokens_losers, 2 * started);
     printf("# soak %d: %llu candidates, %llu verified, %llu unverified, %llu abandoned\n", _i,
            (unsigned long long)started, (unsigned long long)stats.verified,
