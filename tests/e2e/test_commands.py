@@ -177,6 +177,25 @@ def test_inspect_a_model():
         assert words in done.stdout
 
 
+def test_inspect_a_directory():
+    directory = ROOT / "tests" / "vectors" / "hf" / "tiny-qwen3-fp8"
+    done = firstpass("inspect", directory)
+    assert done.returncode == 0, done.stderr
+    for words in ("general.architecture", "qwen3", "model.layers.0.self_attn.q_norm.weight  BF16 [64]",
+                  "model.layers.0.mlp.down_proj.weight  F8_E4M3 [160, 32]", ", 0.1 million parameters"):
+        assert words in done.stdout
+
+
+def test_run_a_directory(tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("def f(x):")
+    done = firstpass("run", "--prompt", prompt, "--completion", "--max-tokens", 4, "--n", 1, "--model",
+                     ROOT / "tests" / "vectors" / "hf" / "tiny-llama")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["model"] == "tiny-llama" and answer["usage"]["completion_tokens"] >= 1
+
+
 def test_inspect_refuses(tmp_path):
     bad, = files(tmp_path, bad="GGUF is what this file isn't")
     for path in (bad, tmp_path, tmp_path / "none.gguf"):
