@@ -119,7 +119,7 @@ static bool take_number(struct command *c, struct command_args *a) {
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const char *text = command_args_value(a, all[i].name);
-        double x;
+        double x = 0;
         if (!text) continue;
         if (a->failed) return true;
         a->failed =
@@ -133,7 +133,7 @@ static bool take_number(struct command *c, struct command_args *a) {
 
 static bool take_word(struct command *c, struct command_args *a) {
     const char *value;
-    double x;
+    double x = 0;
     if ((value = command_args_value(a, "out"))) {
         c->out = value;
     } else if ((value = command_args_value(a, "base-url"))) {

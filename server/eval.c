@@ -13,9 +13,11 @@
 enum {
     MADE = 1,
     BROKEN = 2,
-    /* `first`: candidates of one task at once while others wait.  Wider races cost tokens of
-     * siblings that the first pass makes vain, narrower ones share fewer rows. */
-    FIRST_WIDTH = 8,
+    /* `first`: candidates of one task at once while others wait.  Most tasks are solved by the
+     * first few, and what runs beside them is in vain; a task that isn't is likely to need many,
+     * and these share rows.  So a race begins narrow and doubles as candidates fail. */
+    FIRST_WIDTH = 4,
+    FIRST_WIDEST = 32,
 };
 
 struct eval_race {
@@ -308,14 +310,22 @@ static int most_in_flight(const struct eval *v) {
     return v->options->in_flight ? v->options->in_flight : v->backend.in_flight;
 }
 
+/* Candidates of a task that may be in flight while others wait. */
+static int wish_of(const struct eval *v, const struct eval_result *r) {
+    int most = most_in_flight(v), wish = FIRST_WIDTH;
+    if (v->options->mode == EVAL_PASS_AT_K) return most;
+    while (wish < FIRST_WIDEST && r->judged >= 2 * wish)
+        wish *= 2;
+    return wish < most ? wish : most;
+}
+
 /* Starts races while there is room. */
 static bool fill(struct eval *v, struct err *e) {
-    int most = most_in_flight(v), wish = most;
-    if (v->options->mode == EVAL_FIRST && FIRST_WIDTH < wish) wish = FIRST_WIDTH;
-    int used = in_flight(v);
+    int most = most_in_flight(v), used = in_flight(v);
     for (int i = 0; i < v->n; i++) {
         struct eval_result *r = &v->results[i];
         if (r->live || over(v, r)) continue;
+        int wish = wish_of(v, r);
         int left = v->options->n - r->judged - r->broken, width = wish < left ? wish : left;
         if (v->n_live && used + width > most) break;
         if (!start(v, r, wish, e)) return false;
@@ -324,15 +334,26 @@ static bool fill(struct eval *v, struct err *e) {
     return true;
 }
 
-/* When nothing waits any more, what is left gets all the room. */
+static bool some_wait(const struct eval *v) {
+    for (int i = 0; i < v->n; i++)
+        if (!v->results[i].live && !over(v, &v->results[i])) return true;
+    return false;
+}
+
+/* Races widen as their candidates fail; when nothing waits any more, what is left gets all the
+ * room. */
 static void widen(struct eval *v) {
     if (!v->n_live || !v->backend.set_width) return;
-    for (int i = 0; i < v->n; i++)
-        if (!v->results[i].live && !over(v, &v->results[i])) return;
-    int width = most_in_flight(v) / v->n_live;
+    int most = most_in_flight(v), used = in_flight(v);
+    int share = some_wait(v) ? 0 : most / v->n_live;
     for (int i = 0; i < v->n; i++) {
         struct eval_race *race = v->results[i].live;
-        if (!race || race->width >= width || race->width >= race->n) continue;
+        if (!race || race->width >= race->n) continue;
+        int width = wish_of(v, race->result);
+        if (used - race->width + width > most) width = race->width;
+        if (width < share) width = share;
+        if (width <= race->width) continue;
+        used += width - race->width;
         race->width = width;
         v->backend.set_width(v->backend.self, race, width);
     }
@@ -374,9 +395,9 @@ bool eval_run(struct eval *v, void (*progress)(void *arg, const struct eval_resu
     v->began = clock_seconds();
     bool ok = v->over == v->n || write_session(v, e);
     while (ok && v->over < v->n) {
+        widen(v);
         ok = fill(v, e);
         if (ok && v->n_live) {
-            widen(v);
             v->backend.turn(v->backend.self);
         }
         count_over(v, told, progress, arg);

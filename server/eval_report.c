@@ -171,7 +171,7 @@ static void write_results(struct writer *w, const struct eval *v) {
 
 /* A file in the making: DIR/NAME.part, renamed when it is whole. */
 struct output {
-    char path[4096], part[4100];
+    char path[4096], part[4104];
     FILE *file; /* owned */
 };
 
@@ -179,7 +179,7 @@ static bool open_output(struct output *out, const char *dir, const char *name, s
     int n = snprintf(out->path, sizeof out->path, "%s/%s", dir, name);
     if (n < 0 || (size_t)n >= sizeof out->path)
         return err_set(e, ERR_INPUT, "the path %.100s… is too long", dir);
-    snprintf(out->part, sizeof out->part, "%s.pt", out->path);
+    snprintf(out->part, sizeof out->part, "%s.part", out->path);
     out->file = fopen(out->part, "wb");
     return out->file || err_errno(e, errno, "%s", out->part);
 }

