@@ -33,6 +33,48 @@ static void norm_on(const struct side *s, const float *x, const float *weight, i
     if (!in_place) s->k->buffer_free(s->dev, to.buffer);
 }
 
+/* q and k heads in rows that have v behind them, which stays as it is. */
+enum { Q_HEADS = 7, K_HEADS = 2, ALL_HEADS = Q_HEADS + 2 * K_HEADS, HEAD = 128 };
+
+static void head_norms_on(const struct side *s, const float *x, const float *w, int d, float *out) {
+    size_t bytes = (size_t)(MAX_N * ALL_HEADS * d) * sizeof(float);
+    struct kernels_view heads = side_new(s, x, bytes);
+    struct kernels_view q = side_new(s, w, 2 * (size_t)d * sizeof(float)), k = q;
+    k.offset = (size_t)d * sizeof(float);
+    struct kernels_head_norms norms = {.heads = heads,
+                                       .stride = ALL_HEADS * d,
+                                       .n_rows = MAX_N,
+                                       .n_heads = Q_HEADS,
+                                       .n_kv_heads = K_HEADS,
+                                       .head_dim = d,
+                                       .q_weight = q,
+                                       .k_weight = k,
+                                       .eps = 1e-6f};
+    s->k->head_norms(s->dev, &norms);
+    side_read(s, heads, out, bytes);
+    s->k->buffer_free(s->dev, heads.buffer);
+    s->k->buffer_free(s->dev, q.buffer);
+}
+
+START_TEST(norms_of_heads) {
+    static const int sizes[] = {64, 96, HEAD};
+    static float x[MAX_N * ALL_HEADS * HEAD], w[2 * HEAD], got[MAX_N * ALL_HEADS * HEAD],
+        want[MAX_N * ALL_HEADS * HEAD];
+    use_order(_i);
+    struct pair p = open_pair(MAX_WIDTH);
+    struct random r = {4};
+    for (int i = 0; i < 3; i++) {
+        size_t n = (size_t)(MAX_N * ALL_HEADS * sizes[i]);
+        fill(&r, 3, x, n);
+        fill(&r, 1, w, 2 * (size_t)sizes[i]);
+        head_norms_on(&p.cuda, x, w, sizes[i], got);
+        head_norms_on(&p.cpu, x, w, sizes[i], want);
+        check_close("norms of heads", got, want, n, 1e-6, 1e-5);
+    }
+    close_pair(&p);
+}
+END_TEST
+
 START_TEST(norms) {
     use_order(_i);
     struct pair p = open_pair(MAX_WIDTH);
@@ -271,6 +313,7 @@ int main(void) {
     if (!cuda_test_can_run()) return 77;
     TCase *t = tcase_create("cuda rows");
     tcase_add_loop_test(t, norms, 0, N_ORDERS);
+    tcase_add_loop_test(t, norms_of_heads, 0, N_ORDERS);
     tcase_add_loop_test(t, swiglus, 0, N_ORDERS);
     tcase_add_loop_test(t, products, 0, 8);
     tcase_add_loop_test(t, embeddings, 0, N_ORDERS);
