@@ -1,43 +1,47 @@
 #include "engine/guess.h"
 
-enum {
-    SHORTEST = 3, /* tokens in common: two are often so by accident */
-    WINDOW = 8192 /* positions looked at, from the end: a bound on the time that a search takes */
-};
+#include <stdbool.h>
 
-struct history {
-    const int32_t *prompt, *text;
-    int n_prompt;
-};
+enum { SHORTEST = 3 }; /* tokens in common: two are often so by accident */
 
-static int32_t token_at(const struct history *h, int i) {
-    return i < h->n_prompt ? h->prompt[i] : h->text[i - h->n_prompt];
+static int32_t history_at(const struct guess_texts *t, int i) {
+    return i < t->n_prompt ? t->prompt[i] : t->text[i - t->n_prompt];
 }
 
-/* How many tokens before position `at` equal those before the end `n`. */
-static int common(const struct history *h, int at, int n) {
-    int length = 0;
-    while (length < at && length < GUESS_MOST &&
-           token_at(h, at - 1 - length) == token_at(h, n - 1 - length))
-        length++;
-    return length;
+/* A place to copy from: the token at `at` of the history or of the siblings' texts, and how many
+ * tokens before it equal those before the history's end. */
+struct place {
+    bool of_siblings;
+    int at, common;
+};
+
+static int32_t token_at(const struct guess_texts *t, const struct place *p, int at) {
+    return p->of_siblings ? t->siblings[at] : history_at(t, at);
 }
 
-int guess_next(const int32_t *prompt, int n_prompt, const int32_t *text, int n_text, int most,
-               int32_t *out) {
-    struct history h = {.prompt = prompt, .text = text, .n_prompt = n_prompt};
-    int n = n_prompt + n_text, best = 0, from = 0;
-    int first = n > WINDOW ? n - WINDOW : SHORTEST;
-    for (int at = n - 1; at >= first && best < GUESS_MOST; at--) {
-        int length = common(&h, at, n);
-        if (length <= best) continue;
-        best = length;
-        from = at;
+/* Looks at one text's places, the latest first, for more in common than `best` has. */
+static void search(const struct guess_texts *t, bool of_siblings, int n, struct place *best) {
+    int end = t->n_prompt + t->n_text;
+    int first = n > GUESS_WINDOW ? n - GUESS_WINDOW : 1;
+    for (int at = n - 1; at >= first && best->common < GUESS_MOST; at--) {
+        struct place p = {.of_siblings = of_siblings, .at = at};
+        while (p.common < at && p.common < end && p.common < GUESS_MOST &&
+               token_at(t, &p, at - 1 - p.common) == history_at(t, end - 1 - p.common))
+            p.common++;
+        if (p.common > best->common) *best = p;
     }
-    if (best < SHORTEST) return 0;
-    int count = best < most ? best : most;
-    /* Past the end a repetition goes on as it began. */
+}
+
+int guess_next(const struct guess_texts *t, int most, int32_t *out) {
+    struct place best = {0};
+    search(t, false, t->n_prompt + t->n_text, &best);
+    search(t, true, t->n_siblings, &best);
+    if (best.common < SHORTEST) return 0;
+    int n = best.of_siblings ? t->n_siblings : t->n_prompt + t->n_text;
+    int count = best.common < most ? best.common : most;
+    if (best.of_siblings && count > n - best.at) count = n - best.at;
+    /* Past the history's end a repetition goes on as it began. */
     for (int i = 0; i < count; i++)
-        out[i] = from + i < n ? token_at(&h, from + i) : out[from + i - n];
+        out[i] = best.at + i < n ? token_at(t, &best, best.at + i) : out[best.at + i - n];
     return count;
 }

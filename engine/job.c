@@ -1,5 +1,7 @@
 #include "engine/job.h"
 
+#include "engine/guess.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +102,7 @@ void job_free(struct job *j, struct kv_pool *pool) {
     list_remove(&j->in_engine);
     job_handle_unref(j->handle);
     arena_clear(&j->arena);
+    free(j->texts);
     free(j);
 }
 
@@ -164,4 +167,18 @@ bool job_has_penalties(const struct job *j) {
     const struct engine_sampling *s = &j->spec.sampling;
     return s->repetition_penalty != 1.0f || s->presence_penalty != 0.0f ||
            s->frequency_penalty != 0.0f;
+}
+
+void job_keep_text(struct job *j, const int32_t *tokens, int n) {
+    if (n > GUESS_WINDOW) {
+        tokens += n - GUESS_WINDOW;
+        n = GUESS_WINDOW;
+    }
+    if (!j->texts) j->texts = err_alloc(2 * GUESS_WINDOW, sizeof *j->texts);
+    if (j->n_texts + n > 2 * GUESS_WINDOW) {
+        memmove(j->texts, j->texts + j->n_texts - GUESS_WINDOW, GUESS_WINDOW * sizeof *j->texts);
+        j->n_texts = GUESS_WINDOW;
+    }
+    memcpy(j->texts + j->n_texts, tokens, (size_t)n * sizeof *tokens);
+    j->n_texts += n;
 }

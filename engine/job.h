@@ -49,6 +49,9 @@ struct job {
     struct engine_logprob *prompt_logprobs; /* arena [n_prompt]; NULL: not asked for */
     int next_index; /* first candidate never started; cancelled ones are passed over */
     int in_flight;  /* candidates in branches */
+    int32_t *texts; /* owned [2 GUESS_WINDOW]: tokens of candidates that came to an end, the latest
+                       last; NULL before the first */
+    int n_texts;
 };
 
 /* Copies all that the spec points to. */
@@ -71,6 +74,8 @@ void job_drop_prompt(struct job *, struct kv_pool *);
 /* Candidates never started and not cancelled; advances next_index over cancelled ones. */
 int job_waiting(struct job *);
 bool job_has_penalties(const struct job *);
+/* Keeps the tokens of a candidate that came to an end, for guesses. */
+void job_keep_text(struct job *, const int32_t *tokens, int n);
 /* The prompt position `at` was drawn: keeps its log-probabilities. */
 void job_keep_logprob(struct job *, int at, const struct kernels_drawn *);
 

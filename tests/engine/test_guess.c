@@ -7,10 +7,13 @@
 
 /* Of the sequence `all`, cut anywhere between prompt and text: the same guesses. */
 static int guesses(const int32_t *all, int n, int most, int32_t *out) {
-    int count = guess_next(all, n, NULL, 0, most, out);
+    struct guess_texts t = {.prompt = all, .n_prompt = n};
+    int count = guess_next(&t, most, out);
     for (int cut = 0; cut <= n; cut++) {
         int32_t other[GUESS_MOST];
-        ck_assert_int_eq(guess_next(all, cut, all + cut, n - cut, most, other), count);
+        t = (struct guess_texts){
+            .prompt = all, .n_prompt = cut, .text = all + cut, .n_text = n - cut};
+        ck_assert_int_eq(guess_next(&t, most, other), count);
         ck_assert(!memcmp(other, out, (size_t)count * sizeof *out));
     }
     return count;
@@ -38,9 +41,32 @@ START_TEST(the_longest_match_wins_then_the_latest) {
 }
 END_TEST
 
+START_TEST(siblings_are_copied_where_they_agree_more) {
+    int32_t out[GUESS_MOST];
+    int32_t text[] = {9, 1, 2, 3, 70, 9, 1, 2, 3},
+            others[] = {8, 9, 1, 2, 3, 60, 61, 5, 4, 9, 1, 2, 3, 50};
+    struct guess_texts t = {.prompt = text, .n_prompt = 2, .text = text + 2, .n_text = 7};
+    t.siblings = others;
+    t.n_siblings = 5;
+    ck_assert_int_eq(guess_next(&t, 16, out), 4); /* nothing follows there */
+    ck_assert_int_eq(out[0], 70);
+    t.n_siblings = 7;
+    ck_assert_int_eq(guess_next(&t, 16, out), 4); /* as good: the history first */
+    ck_assert_int_eq(out[0], 70);
+    text[0] = 6;
+    ck_assert_int_eq(guess_next(&t, 16, out), 2); /* no further than the siblings go */
+    ck_assert_int_eq(out[0], 60);
+    ck_assert_int_eq(out[1], 61);
+    t.n_siblings = 14;
+    ck_assert_int_eq(guess_next(&t, 16, out), 1); /* the latest */
+    ck_assert_int_eq(out[0], 50);
+}
+END_TEST
+
 START_TEST(nothing_where_nothing_agrees) {
     int32_t out[GUESS_MOST];
-    ck_assert_int_eq(guess_next(NULL, 0, NULL, 0, 16, out), 0);
+    struct guess_texts none = {0};
+    ck_assert_int_eq(guess_next(&none, 16, out), 0);
     ck_assert_int_eq(GUESSES(16, out, 1), 0);
     ck_assert_int_eq(GUESSES(16, out, 1, 2, 3), 0);
     ck_assert_int_eq(GUESSES(16, out, 1, 2, 4, 5, 1, 2), 0); /* two are too few */
@@ -67,10 +93,11 @@ START_TEST(long_histories_are_bounded) {
         all[i] = i;
     for (int i = 0; i < 8; i++)
         all[N - 8 + i] = 100 + i; /* beyond what is searched */
-    ck_assert_int_eq(guess_next(all, 10, all + 10, N - 10, 16, out), 0);
+    struct guess_texts t = {.prompt = all, .n_prompt = 10, .text = all + 10, .n_text = N - 10};
+    ck_assert_int_eq(guess_next(&t, 16, out), 0);
     for (int i = 0; i < 8; i++)
         all[N - 8 + i] = N - 4000 + i;
-    ck_assert_int_eq(guess_next(all, 10, all + 10, N - 10, 16, out), 8);
+    ck_assert_int_eq(guess_next(&t, 16, out), 8);
     ck_assert_int_eq(out[0], N - 4000 + 8);
     free(all);
 }
@@ -81,6 +108,7 @@ int main(void) {
     TCase *t = tcase_create("guess");
     tcase_add_test(t, what_followed_is_guessed);
     tcase_add_test(t, the_longest_match_wins_then_the_latest);
+    tcase_add_test(t, siblings_are_copied_where_they_agree_more);
     tcase_add_test(t, nothing_where_nothing_agrees);
     tcase_add_test(t, repetition_goes_on);
     tcase_add_test(t, long_histories_are_bounded);
