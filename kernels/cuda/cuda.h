@@ -1,8 +1,14 @@
 /* The CUDA backend: the table behind kernels_backend("cuda").
  *
- * THEORY.  Operations are queued on one stream of the first device and return at once; download,
- * sync and drawn wait.  Residual stream, q, k, v, gate, up and logits are f32; operands, weights
- * and the KV cache are bf16 (kernels/cuda/launch.h has the layouts); dense products are cuBLASLt's.
+ * THEORY.  Operations are queued on one stream of the first device and return at once; download
+ * and sync wait for all, drawn for its own results.  What a step uploads goes through two pinned
+ * images in turn, so that a step is prepared while the one before runs (kernels/cuda/state.h).
+ * Residual stream, q, k, v, gate, up and logits are f32; operands, weights and the KV cache are
+ * bf16 (kernels/cuda/launch.h has the layouts); dense products are cuBLASLt's.
+ *
+ * With weights fp8 (compute capability 8.9 and later) the layers' matrices are E4M3 with a scale
+ * for each output, and operands have an fp8 side with a scale for each row beside the bf16 one;
+ * embedding and output layer stay bf16 (kernels/cuda/weights.h).
  *
  * Between batch_begin and batch_end the same operations come in the same order for every step of
  * one shape: a shape's second step is recorded into a graph, and further ones run the graph

@@ -1,6 +1,6 @@
 /* The kernels of this backend as C functions: one args struct a kernel, passed by value to the
  * device; every pointer is device memory.  Each launch is queued on `stream` and returns at once;
- * shapes have been checked by the caller (kernels/cuda/operations.c).
+ * shapes have been checked by the caller (kernels/cuda/forward.c).
  *
  * Grids are as large as the caller says (a row bucket, so that a graph fits many steps); what is
  * live is counted in device memory, and blocks beyond return at once.

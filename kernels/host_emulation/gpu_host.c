@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* One piece of queued work: a launch, a copy (to), a graph's run (graph), or a mark. */
 struct node {
@@ -56,7 +57,9 @@ struct gpu {
 
 static size_t memory_bytes = (size_t)1 << 30;
 static int capability_major = 9, capability_minor = 0;
-static bool eager;
+static bool eager, sealed;
+static size_t most_taken;
+static const char *fail_when; /* borrowed; NULL: never */
 
 void gpu_host_memory(size_t bytes) { memory_bytes = bytes; }
 
@@ -65,7 +68,13 @@ void gpu_host_capability(int major, int minor) {
     capability_minor = minor;
 }
 
+void gpu_host_seal(bool seal) { sealed = seal; }
+
+size_t gpu_host_most_taken(void) { return most_taken; }
+
 void gpu_host_eager(bool at_once) { eager = at_once; }
+
+void gpu_host_fail_when(const char *path) { fail_when = path; }
 
 bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
     (void)e;
@@ -116,9 +125,11 @@ size_t gpu_free_bytes(const struct gpu *g) { return memory_bytes - g->taken; }
 int gpu_allocations(const struct gpu *g) { return g->allocations; }
 
 void *gpu_alloc(struct gpu *g, size_t bytes, const char *what, struct err *e) {
+    BUG_ON(sealed); /* memory is taken while serving */
     void *p = bytes > memory_bytes - g->taken ? NULL : take(&g->pieces, bytes);
     g->allocations++;
     g->taken += p ? bytes : 0;
+    if (g->taken > most_taken) most_taken = g->taken;
     if (!p) err_set(e, ERR_SYSTEM, "cuda: no device memory for %zu bytes of %s", bytes, what);
     return p;
 }
@@ -131,6 +142,7 @@ void gpu_release(struct gpu *g, void *p) {
 }
 
 void *gpu_alloc_pinned(struct gpu *g, size_t bytes, const char *what, struct err *e) {
+    BUG_ON(sealed);
     void *p = take(&g->pinned, bytes);
     g->allocations++;
     if (!p) err_set(e, ERR_SYSTEM, "cuda: no pinned memory for %zu bytes of %s", bytes, what);
@@ -167,6 +179,7 @@ static void drop_node(struct node *n) {
 static void drain(struct gpu *g, uint64_t mark) {
     while (g->stream.first && g->reached < mark) {
         struct node *n = g->stream.first;
+        if (fail_when && !access(fail_when, F_OK)) g->failed = true;
         if (!g->failed) do_node(n);
         if (n->mark) g->reached = n->mark;
         g->stream.first = n->next;

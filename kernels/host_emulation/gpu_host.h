@@ -17,10 +17,16 @@ void gpu_host_launch(void *stream, const char *name, struct emulate_dim grid,
 void gpu_host_memory(size_t bytes);
 /* Compute capability of devices from now on; 9.0 until then. */
 void gpu_host_capability(int major, int minor);
+/* While sealed, taking memory aborts: nobody may while serving. */
+void gpu_host_seal(bool seal);
+/* The most device memory that one device has had out since the program began. */
+size_t gpu_host_most_taken(void);
 /* Whether work is done at once, or when somebody waits: the default, which shows who doesn't. */
 void gpu_host_eager(bool at_once);
 /* The device fails, as after an illegal access. */
 void gpu_host_fail(void *stream);
+/* Every device fails at the first work after a file of this name is there; borrowed. */
+void gpu_host_fail_when(const char *path);
 
 #ifdef __cplusplus
 }

@@ -126,6 +126,51 @@ START_TEST(a_plan_that_does_not_fit) {
 END_TEST
 #endif
 
+#ifdef KERNELS_HOST_EMULATION
+/* The plan's five buckets are what the device is asked for, and all of it is taken before serving:
+ * prompts of several chunks, splits, penalties, log-probabilities and company take no more. */
+START_TEST(memory_is_planned_and_held) {
+    static struct outcome out;
+    tiny_model_write(&model);
+    gpu_host_memory((size_t)200 << 20);
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        struct engine *g = open_engine((struct engine_options){.weights = fp8 ? "fp8" : "bf16"});
+        struct engine_stats s;
+        engine_stats(g, &s);
+        const struct engine_memory *m = &s.memory;
+        ck_assert(m->weights && m->kv && m->activations && m->runtime && m->reserve);
+        size_t sum = m->weights + m->kv + m->activations + m->runtime + m->reserve;
+        ck_assert_uint_le(sum, (size_t)200 << 20);
+        ck_assert_uint_le(gpu_host_most_taken(), m->weights + m->kv + m->activations + m->runtime);
+        gpu_host_seal(true);
+        submit(g, 5, 1234, 1);
+        finish(g, 2, submit(g, 2 * N, 99, 0.95f), &out);
+        gpu_host_seal(false);
+        engine_close(g);
+    }
+    unlink(model.path);
+}
+END_TEST
+
+/* A pool that is asked for and doesn't fit is named, too. */
+START_TEST(blocks_that_do_not_fit) {
+    tiny_model_write(&model);
+    struct err e = {0};
+    gpu_host_memory((size_t)200 << 20);
+    struct engine_options o = {.model_path = model.path,
+                               .backend = "cuda",
+                               .isa = "auto",
+                               .max_rows = 4,
+                               .context = 128,
+                               .kv_blocks = 1 << 20};
+    ck_assert(!engine_open(&o, &e));
+    ck_assert_msg(strstr(e.message, "lower engine.kv_blocks or engine.max_rows") != NULL, "%s",
+                  e.message);
+    unlink(model.path);
+}
+END_TEST
+#endif
+
 /* What doctor and the start say. */
 START_TEST(described) {
     tiny_model_write(&model);
@@ -166,6 +211,8 @@ int main(void) {
     tcase_add_test(t, same_tokens);
 #ifdef KERNELS_HOST_EMULATION
     tcase_add_test(t, a_plan_that_does_not_fit);
+    tcase_add_test(t, memory_is_planned_and_held);
+    tcase_add_test(t, blocks_that_do_not_fit);
 #endif
     tcase_add_test(t, described);
     return run_tests(&t, 1, "cuda engine");

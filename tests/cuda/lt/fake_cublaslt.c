@@ -195,33 +195,50 @@ struct call {
     float beta, *y;
 };
 
-static float element(const uint8_t *from, cudaDataType_t type, size_t at) {
-    uint32_t bits = 0;
-    float f;
-    if (type == CUDA_R_16BF) {
-        memcpy((uint8_t *)&bits + 2, from + 2 * at, 2);
-        memcpy(&f, &bits, 4);
-        return f;
-    }
-    int code = from[at], exponent = code >> 3 & 15, mantissa = code & 7;
-    f = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
+static float code_value(int code) {
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    float f = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
     if ((code & 0x7f) == 0x7f) f = NAN;
     return code & 0x80 ? -f : f;
+}
+
+/* A row of elements as f32. */
+static void decode(const uint8_t *from, cudaDataType_t type, uint64_t n, const float *codes,
+                   float *out) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (type == CUDA_R_16BF) {
+            uint32_t bits = 0;
+            memcpy((uint8_t *)&bits + 2, from + 2 * i, 2);
+            memcpy(&out[i], &bits, 4);
+        } else {
+            out[i] = codes[from[i]];
+        }
+    }
 }
 
 static void multiply(void *arg) {
     const struct call *c = arg;
     if (emulate_position()->thread.x) return;
+    float codes[256];
+    for (int i = 0; i < 256; i++)
+        codes[i] = code_value(i);
+    uint64_t n = c->a.rows, size = c->a.type == CUDA_R_16BF ? 2 : 1;
+    float *w = err_alloc(n, sizeof *w), *x = err_alloc(n * c->b.cols, sizeof *x);
     for (uint64_t r = 0; r < c->b.cols; r++)
-        for (uint64_t m = 0; m < c->a.cols; m++) {
+        decode(c->x + r * (uint64_t)c->b.stride * size, c->b.type, n, codes, x + r * n);
+    for (uint64_t m = 0; m < c->a.cols; m++) {
+        decode(c->w + m * (uint64_t)c->a.stride * size, c->a.type, n, codes, w);
+        for (uint64_t r = 0; r < c->b.cols; r++) {
             float sum = 0, *y = c->y + r * (uint64_t)c->d.stride + m;
-            for (uint64_t k = 0; k < c->a.rows; k++)
-                sum += element(c->w, c->a.type, m * (uint64_t)c->a.stride + k) *
-                       element(c->x, c->b.type, r * (uint64_t)c->b.stride + k);
+            for (uint64_t k = 0; k < n; k++)
+                sum += w[k] * x[r * n + k];
             if (has_outer(&c->op)) sum *= c->op.a_scales[m] * c->op.b_scales[r];
             if (c->op.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += c->op.bias[m];
             *y = c->beta == 0 ? sum : sum + c->beta * *y;
         }
+    }
+    free(w);
+    free(x);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t od, const void *alpha,
