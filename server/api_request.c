@@ -370,7 +370,7 @@ bool api_request_parse(struct api_request *q, enum api_request_kind kind, const 
                        size_t len, const struct api_request_context *c, struct err *e) {
     *q = (struct api_request){.kind = kind};
     arena_init(&q->arena);
-    struct reader_budget spent = {0};
+    struct json_shape spent = {0};
     json_t *document = reader_parse(body, len, &spent, e);
     if (!document) return false;
     bool ok;

@@ -185,7 +185,7 @@ static bool read_codes(struct verification *v, struct reader *r) {
 static bool parse(struct verification *v, struct err *e) {
     size_t len;
     const char *body = http_body(v->http, &len);
-    struct reader_budget spent = {0};
+    struct json_shape spent = {0};
     v->root = reader_parse(body, len, &spent, e);
     http_drop_body(v->http);
     if (!v->root) return false;

@@ -17,35 +17,20 @@ enum {
     STRINGS_MAX = 200000,
 };
 
-/* jansson parses recursively; nesting is checked here, before it sees the text. */
-static bool check_shape(const char *text, size_t len, struct reader_budget *spent, struct err *e) {
-    size_t depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < len; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\') i++;
-            in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-            if (++spent->strings > STRINGS_MAX)
-                return err_set(e, ERR_INPUT, "the body's JSON has more than %d strings",
-                               STRINGS_MAX);
-        } else if (c == '[' || c == '{') {
-            if (++depth > LIMIT_JSON_DEPTH)
-                return err_set(e, ERR_INPUT, "the body's JSON is nested deeper than %d levels",
-                               LIMIT_JSON_DEPTH);
-            if (++spent->containers > CONTAINERS_MAX)
-                return err_set(e, ERR_INPUT, "the body's JSON has more than %d arrays and objects",
-                               CONTAINERS_MAX);
-        } else if ((c == ']' || c == '}') && depth) {
-            depth--;
-        }
-    }
+static bool check_shape(const char *text, size_t len, struct json_shape *spent, struct err *e) {
+    json_shape_add(spent, text, len);
+    if (spent->depth > LIMIT_JSON_DEPTH)
+        return err_set(e, ERR_INPUT, "the body's JSON is nested deeper than %d levels",
+                       LIMIT_JSON_DEPTH);
+    if (spent->containers > CONTAINERS_MAX)
+        return err_set(e, ERR_INPUT, "the body's JSON has more than %d arrays and objects",
+                       CONTAINERS_MAX);
+    if (spent->strings > STRINGS_MAX)
+        return err_set(e, ERR_INPUT, "the body's JSON has more than %d strings", STRINGS_MAX);
     return true;
 }
 
-json_t *reader_parse(const char *text, size_t len, struct reader_budget *spent, struct err *e) {
+json_t *reader_parse(const char *text, size_t len, struct json_shape *spent, struct err *e) {
     if (!len) {
         err_set(e, ERR_INPUT, "the request has no body; send a JSON object");
         return NULL;

@@ -8,14 +8,10 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/json_shape.h"
 
 #include <jansson.h>
 #include <stdint.h>
-
-/* What one request's JSON has cost so far, JSON within its strings included. */
-struct reader_budget {
-    size_t containers, strings;
-};
 
 struct reader {
     json_t *object;      /* borrowed */
@@ -23,12 +19,13 @@ struct reader {
     struct arena *arena; /* borrowed: strings live there */
     struct err *e;       /* borrowed */
     bool failed;
-    struct reader_budget spent;
+    struct json_shape
+        spent; /* what the request has cost so far, JSON within its strings included */
 };
 
 /* Parses one JSON value: depth at most LIMIT_JSON_DEPTH, no duplicate keys, UTF-8, numbers that
  * fit, no more containers and strings than a request may have in all. json_decref() it. */
-json_t *reader_parse(const char *text, size_t len, struct reader_budget *spent, struct err *e);
+json_t *reader_parse(const char *text, size_t len, struct json_shape *spent, struct err *e);
 
 /* NULL where absent or null. */
 json_t *reader_get(struct reader *, const char *key);

@@ -1,6 +1,7 @@
 #include "verifier/cases.h"
 
 #include "base/buf.h"
+#include "base/json_shape.h"
 #include "config/limits.h"
 
 #include <jansson.h>
@@ -97,25 +98,10 @@ static bool read_compare(struct cases *c, json_t *root, struct err *e) {
     return true;
 }
 
-/* Parsed it takes about 200 bytes for each container, and a call for each level: both are bounded
- * before jansson sees the text. */
 static bool has_sane_shape(const char *text, size_t len) {
-    int depth = 0, containers = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < len; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\') i++;
-            in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > LIMIT_JSON_DEPTH || ++containers > MOST_CONTAINERS) return false;
-        } else if ((c == ']' || c == '}') && depth) {
-            depth--;
-        }
-    }
-    return true;
+    struct json_shape shape = {0};
+    json_shape_add(&shape, text, len);
+    return shape.depth <= LIMIT_JSON_DEPTH && shape.containers <= MOST_CONTAINERS;
 }
 
 /* A member that may be JSON within a string. */
