@@ -5,6 +5,7 @@ B alone holds the tests' text, the nonce and the report.  Of the candidate it se
 import ast
 import builtins
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -253,9 +254,16 @@ def run_tests(suite, job):
         given = inside.again(CALL_SOCKET, REPORT)
 
 
+def sow(seed):
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed & 0xFFFFFFFF)
+
+
 def run_once(suite, traces, nonce, seed):
     """True where another candidate may be judged in this process."""
-    random.seed(seed)
+    sow(seed ^ suite.salt)
     link = remote.Channel()
     told = results.Results(link, suite.feedback)
     try:
@@ -283,12 +291,15 @@ def preload(texts):
 
 
 def prepare(spec_fd):
-    spec = json.loads(os.pread(spec_fd, os.fstat(spec_fd).st_size, 0))
+    text = os.pread(spec_fd, os.fstat(spec_fd).st_size, 0)
     os.close(spec_fd)
+    spec = json.loads(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         suite = FORMATS[spec["format"]](spec)
         suite.feedback = spec["feedback"]
+        # The candidate knows its own seed, and must not know from it what the tests will draw.
+        suite.salt = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
         preload((spec["tests"], spec["prompt"] or ""))
     return suite
 
