@@ -2,6 +2,7 @@
 
 #include "verifier/box_tree.h"
 #include "verifier/message.h"
+#include "verifier/procfs.h"
 #include "verifier/wire.h"
 
 #include <errno.h>
@@ -11,14 +12,17 @@
 #include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +33,8 @@ enum {
 };
 
 static const char host_name[] = "firstpass";
+const struct box_process box_no_process = {
+    .pid = -1, .pidfd = -1, .control = -1, .errors_fd = -1, .uid_fd = -1};
 
 /* Loads the harness from the payload; all else is in boot.py. */
 static const char loader[] =
@@ -43,22 +49,12 @@ static const char loader[] =
 
 /* ---- in the new process: each returns 0 or an errno ---- */
 
-static bool write_file(const char *path, const char *text) {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-    int error = errno;
-    close(fd);
-    errno = error;
-    return ok;
-}
-
 static int enter_session(void) {
     if (setsid() < 0) return errno;
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) || prctl(PR_SET_CHILD_SUBREAPER, 1)) return errno;
     /* The kernel's own choice of whom to kill should fall on these first; without /proc it stays as
      * it is. */
-    (void)!write_file("/proc/self/oom_score_adj", "1000");
+    (void)!procfs_write("/proc/self/oom_score_adj", "1000");
     umask(077);
     return 0;
 }
@@ -66,11 +62,11 @@ static int enter_session(void) {
 /* Not to 0: uid 0 inside would regain every capability at exec. */
 static int map_user(uid_t uid, gid_t gid) {
     char text[64];
-    if (!write_file("/proc/self/setgroups", "deny")) return errno;
+    if (!procfs_write("/proc/self/setgroups", "deny")) return errno;
     snprintf(text, sizeof text, "%d %u 1", BOX_UID, (unsigned)uid);
-    if (!write_file("/proc/self/uid_map", text)) return errno;
+    if (!procfs_write("/proc/self/uid_map", text)) return errno;
     snprintf(text, sizeof text, "%d %u 1", BOX_UID, (unsigned)gid);
-    return write_file("/proc/self/gid_map", text) ? 0 : errno;
+    return procfs_write("/proc/self/gid_map", text) ? 0 : errno;
 }
 
 static int drop_bounding_set(void) {
@@ -160,7 +156,7 @@ static int run_python(const struct box_plan *plan, const char *flavour) {
 
 struct entry {
     const struct box_plan *plan;
-    int slot;
+    uid_t uid; /* of its own, where the plan says so */
     const char *flavour;
     int control, errors_fd, status;
     int group; /* its cgroup.procs, or -1 */
@@ -190,7 +186,7 @@ static _Noreturn void enter(struct entry *in) {
         /* Of a namespace of its own: the machine's says where a candidate runs. */
         if (sethostname(host_name, sizeof host_name - 1) || setdomainname("", 0))
             fail(in, "uts namespace", errno, "sethostname");
-        error = box_tree_enter(plan, in->slot, &detail);
+        error = box_tree_enter(plan, in->uid, &detail);
         if (error) fail(in, "mount tree", error, detail);
     }
     /* After the tree: /dev/null is opened from the old one where there is one. */
@@ -199,7 +195,7 @@ static _Noreturn void enter(struct entry *in) {
         if (error) fail(in, "capabilities", error, "PR_CAPBSET_DROP");
     }
     if (plan->own_uid) {
-        error = change_uid((uid_t)(BOX_UID + in->slot));
+        error = change_uid(in->uid);
         if (error) fail(in, "uid", error, "setresuid");
     }
     /* A change of uid clears the death signal. */
@@ -236,6 +232,27 @@ static void __sanitizer_syscall_pre_impl_fork(void) {}
 static void __sanitizer_syscall_post_impl_fork(long result) { (void)result; }
 #endif
 
+/* The first uid that no server has: a name among the abstract sockets belongs to one, and is free
+ * again when it ends in whatever way.  -1, and *uid as it was, where there is none: then two
+ * servers may share it, and with it the number of processes that it may have. */
+static int claim_uid(uid_t *uid) {
+    for (unsigned at = BOX_UID; at <= BOX_UID_LAST; at++) {
+        struct sockaddr_un name = {.sun_family = AF_UNIX};
+        int len = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "firstpass-uid-%u", at);
+        int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) return -1;
+        socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
+        if (!bind(fd, (const struct sockaddr *)&name, size)) {
+            *uid = at;
+            return fd;
+        }
+        bool taken = errno == EADDRINUSE;
+        close(fd);
+        if (!taken) return -1;
+    }
+    return -1;
+}
+
 static pid_t clone_process(unsigned long flags) {
     __sanitizer_syscall_pre_impl_fork();
     /* Not clone3: Docker's default profile answers ENOSYS to it.  No stack given: this is a fork
@@ -269,12 +286,12 @@ static bool wait_for_exec(int status, struct box_failure *failure) {
 
 bool box_spawn(const struct box_plan *plan, int slot, const char *flavour, struct box_process *out,
                struct box_failure *failure) {
-    *out = (struct box_process){.pid = -1, .pidfd = -1, .control = -1, .errors_fd = -1};
-    int pair[2] = {-1, -1}, status[2] = {-1, -1}, errors_fd = -1;
+    *out = box_no_process;
+    int pair[2] = {-1, -1}, status[2] = {-1, -1}, errors_fd = -1, uid_fd = -1;
     bool ok = false;
     struct entry in = {
         .plan = plan,
-        .slot = slot,
+        .uid = (uid_t)(BOX_UID + slot),
         .flavour = flavour,
         .group = -1,
         .outer_uid = geteuid(),
@@ -289,6 +306,7 @@ bool box_spawn(const struct box_plan *plan, int slot, const char *flavour, struc
         spawn_failed(failure, "cgroup", "the group of a worker");
         goto done;
     }
+    if (plan->own_uid) uid_fd = claim_uid(&in.uid);
     unsigned long flags = 0;
     if (plan->namespaces) flags = SPACES | (plan->user_namespace ? CLONE_NEWUSER : 0UL);
     pid_t pid = clone_process(flags);
@@ -318,14 +336,15 @@ bool box_spawn(const struct box_plan *plan, int slot, const char *flavour, struc
             continue;
         goto done;
     }
-    *out = (struct box_process){pid, pidfd, pair[0], errors_fd};
-    pair[0] = errors_fd = -1;
+    *out = (struct box_process){pid, pidfd, pair[0], errors_fd, uid_fd};
+    pair[0] = errors_fd = uid_fd = -1;
 done:
     for (int i = 0; i < 2; i++) {
         if (pair[i] >= 0) close(pair[i]);
         if (status[i] >= 0) close(status[i]);
     }
     if (errors_fd >= 0) close(errors_fd);
+    if (uid_fd >= 0) close(uid_fd);
     if (in.group >= 0) close(in.group);
     return ok;
 }
@@ -334,7 +353,8 @@ void box_process_clear(struct box_process *p) {
     if (p->pidfd >= 0) close(p->pidfd);
     if (p->control >= 0) close(p->control);
     if (p->errors_fd >= 0) close(p->errors_fd);
-    *p = (struct box_process){.pid = -1, .pidfd = -1, .control = -1, .errors_fd = -1};
+    if (p->uid_fd >= 0) close(p->uid_fd);
+    *p = box_no_process;
 }
 
 void box_last_words(int errors_fd, char *out, size_t size) {

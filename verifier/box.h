@@ -17,8 +17,10 @@
 #include <sys/types.h>
 
 enum {
-    BOX_UID = 64001, /* of worker 0; each worker has its own, so that their processes can't reach
-                        each other's */
+    /* Each worker has a uid of its own, so that its processes can't reach another's and are counted
+       apart; so has each of another server on this host. */
+    BOX_UID = 64001,
+    BOX_UID_LAST = 65533,
     BOX_WORK_BYTES = 16 * 1024 * 1024,
     BOX_WORK_FILES = 512,
     BOX_PROCESSES =
@@ -51,7 +53,10 @@ struct box_process {
     int pidfd;     /* owned */
     int control;   /* owned; the supervisor's end of the control socket */
     int errors_fd; /* owned; a memfd with what it printed on standard error */
+    int uid_fd;    /* owned; while it is open no other server takes the uid; -1: not its own */
 };
+
+extern const struct box_process box_no_process;
 
 /* Starts the Python of worker `slot`; flavour is "standard" or "template".  True once it was
  * exec'ed. */

@@ -106,17 +106,17 @@ static int copy_module(const char *root, int module_fd) {
     return error;
 }
 
-static int mount_work(const char *root, const struct box_plan *plan, int slot) {
+static int mount_work(const char *root, const struct box_plan *plan, uid_t uid) {
     char to[PATH_MAX], options[128];
-    int owner = plan->own_uid ? BOX_UID + slot : plan->user_namespace ? BOX_UID : 0;
+    unsigned owner = plan->own_uid ? uid : plan->user_namespace ? BOX_UID : 0;
     snprintf(to, sizeof to, "%s%s", root, BOX_WORK);
     if (mkdir(to, 0755) && errno != EEXIST) return errno;
-    snprintf(options, sizeof options, "size=%d,nr_inodes=%d,mode=0700,uid=%d,gid=%d",
+    snprintf(options, sizeof options, "size=%d,nr_inodes=%d,mode=0700,uid=%u,gid=%u",
              BOX_WORK_BYTES, BOX_WORK_FILES, owner, owner);
     return mount("work", to, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options) ? errno : 0;
 }
 
-int box_tree_enter(const struct box_plan *plan, int slot, const char **detail) {
+int box_tree_enter(const struct box_plan *plan, uid_t uid, const char **detail) {
     const struct interpreter *in = plan->interpreter;
     mode_t mask = umask(022);
     *detail = "no directory to build the tree in";
@@ -136,7 +136,7 @@ int box_tree_enter(const struct box_plan *plan, int slot, const char **detail) {
     int error = copy_module(site, WIRE_FD_MODULE);
     if (error) return error;
     *detail = "mounting the work directory";
-    error = mount_work(site, plan, slot);
+    error = mount_work(site, plan, uid);
     if (error) return error;
     *detail = "pivot_root";
     if (chdir(site) || syscall(SYS_pivot_root, ".", ".")) return errno;

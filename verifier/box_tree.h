@@ -9,6 +9,6 @@
 #define BOX_TREE_MODULE "/firstpass_inside.so"
 
 /* Makes the tree and makes it the root.  0 or an errno, with *detail a static name of the step. */
-int box_tree_enter(const struct box_plan *, int slot, const char **detail);
+int box_tree_enter(const struct box_plan *, uid_t uid, const char **detail);
 
 #endif

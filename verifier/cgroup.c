@@ -1,5 +1,7 @@
 #include "verifier/cgroup.h"
 
+#include "verifier/procfs.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,13 +28,7 @@ static bool read_text(const char *path, char *text, size_t size) {
 static bool write_text(const char *directory, const char *name, const char *text) {
     char path[CGROUP_PATH + 64];
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-    int error = errno;
-    close(fd);
-    errno = error;
-    return ok;
+    return procfs_write(path, text);
 }
 
 /* Whether a line of words has this one. */

@@ -65,10 +65,10 @@ static void reap(struct keeper *k) {
 
 static void spawn(struct keeper *k, const struct keeper_ask *ask) {
     struct keeper_answer answer = {.slot = ask->slot};
-    struct box_process made = {.pid = -1, .pidfd = -1, .control = -1, .errors_fd = -1};
+    struct box_process made = box_no_process;
     bool ok = k->n_workers < MAX_WORKERS &&
               box_spawn(&k->plan, ask->slot, ask->flavour, &made, &answer.failure);
-    int fds[KEEPER_FDS] = {made.control, made.pidfd, made.errors_fd};
+    int fds[KEEPER_FDS] = {made.control, made.pidfd, made.errors_fd, made.uid_fd};
     if (ok) {
         k->workers[k->n_workers++] = made.pid;
         if (ask->slot >= k->n_slots) k->n_slots = ask->slot + 1;
@@ -77,7 +77,10 @@ static void spawn(struct keeper *k, const struct keeper_ask *ask) {
         snprintf(answer.failure.layer, sizeof answer.failure.layer, "keeper");
         answer.failure.error = EAGAIN;
     }
-    if (!message_send(FD_SOCKET, &answer, sizeof answer, fds, ok ? KEEPER_FDS : 0)) {
+    if (!message_send(FD_SOCKET, &answer, sizeof answer, fds,
+                      !ok               ? 0
+                      : made.uid_fd < 0 ? KEEPER_UID
+                                        : KEEPER_FDS)) {
         if (ok) kill(made.pid, SIGKILL);
     }
     box_process_clear(&made);

@@ -23,8 +23,9 @@ struct keeper_answer {
     int32_t pid;                /* 0: it failed */
     struct box_failure failure; /* then why */
 };
-/* With an answer that has a pid come three descriptors, in this order. */
-enum { KEEPER_CONTROL, KEEPER_PIDFD, KEEPER_ERRORS, KEEPER_FDS };
+/* With an answer that has a pid come three descriptors, in this order, and a fourth where it has a
+ * uid of its own. */
+enum { KEEPER_CONTROL, KEEPER_PIDFD, KEEPER_ERRORS, KEEPER_UID, KEEPER_FDS };
 
 /* Forks it; the supervisor's end of its socket in *fd (the caller's to close).  Before threads
  * start. */

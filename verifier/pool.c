@@ -343,12 +343,12 @@ static void close_all(const int *fds, int n) {
 }
 
 /* Takes the descriptors over, of which there are none where no process was made. */
-static void take_answer(struct pool *p, const struct keeper_answer *answer,
-                        const int fds[KEEPER_FDS]) {
+static void take_answer(struct pool *p, const struct keeper_answer *answer, const int *fds,
+                        int n_fds) {
     bool known = answer->slot >= 0 && answer->slot <= p->n_workers;
     struct worker *w = known ? &p->workers[answer->slot] : NULL;
     if (!w || w->state != WORKER_ASKED) {
-        if (answer->pid) close_all(fds, KEEPER_FDS);
+        close_all(fds, n_fds);
         return;
     }
     if (!answer->pid) {
@@ -363,6 +363,7 @@ static void take_answer(struct pool *p, const struct keeper_answer *answer,
         .pidfd = fds[KEEPER_PIDFD],
         .control = -1,
         .errors_fd = fds[KEEPER_ERRORS],
+        .uid_fd = n_fds == KEEPER_FDS ? fds[KEEPER_UID] : -1,
     };
     move(w, WORKER_STARTING);
     w->forker =
@@ -377,8 +378,8 @@ static void on_keeper(void *arg) {
         int fds[MESSAGE_FDS], n_fds;
         ssize_t n = message_receive(watch_fd(p->keeper), &answer, sizeof answer, fds, &n_fds);
         if (n < 0 && errno == EAGAIN) return;
-        if (n == (ssize_t)sizeof answer && n_fds == (answer.pid ? KEEPER_FDS : 0)) {
-            take_answer(p, &answer, fds);
+        if (n == (ssize_t)sizeof answer && (answer.pid ? n_fds >= KEEPER_UID : n_fds == 0)) {
+            take_answer(p, &answer, fds, n_fds);
             continue;
         }
         close_all(fds, n_fds);
@@ -412,7 +413,7 @@ struct pool *pool_open(const struct verifier_options *options, struct err *e) {
         p->workers[i] = (struct worker){
             .pool = p,
             .slot = i,
-            .process = {.pid = -1, .pidfd = -1, .control = -1, .errors_fd = -1},
+            .process = box_no_process,
         };
     for (int i = 0; i <= p->n_workers; i++)
         list_init(&p->workers[i].suites);

@@ -34,3 +34,13 @@ int procfs_numbers(const char *path, const char *key, uint64_t *out, int max) {
     }
     return n;
 }
+
+bool procfs_write(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool ok = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return ok;
+}

@@ -188,6 +188,20 @@ static inline bool rig_as_user(void (*body)(void)) {
     return true;
 }
 
+/* One line: the level that the machine gives, and what is missing, each with its reason. */
+static inline void rig_tell_level(const struct verifier_report *report, const char *what) {
+    printf("level %d as %s, %s;", report->level, geteuid() == 0 ? "root" : "user", what);
+    const char *before = " without";
+    for (int i = 0; i < report->n_layers; i++) {
+        const struct verifier_layer *layer = &report->layers[i];
+        if (layer->active) continue;
+        printf("%s %s (%s)", before, layer->name, layer->detail);
+        before = ",";
+    }
+    printf("%s\n", before[0] == ',' ? "" : " all layers");
+    fflush(stdout);
+}
+
 static inline int rig_count_entries(const char *path) {
     int n = 0;
     DIR *directory = opendir(path);

@@ -32,6 +32,17 @@ static void run_level(int max_level) {
     struct attack_outcome *outcomes = err_alloc((size_t)list.n, sizeof *outcomes);
     rig_open(&r, max_level);
     int level = verifier_report(r.verifier)->level;
+    if (level < max_level) { /* which has a turn of its own */
+        const char *must = getenv("FIRSTPASS_MUST");
+        printf("skipped: level %d as %s: this machine doesn't give it: ", max_level,
+               geteuid() == 0 ? "root" : "user");
+        rig_tell_level(verifier_report(r.verifier), "what there is");
+        ck_assert_msg(!must || !strstr(must, "box"), "FIRSTPASS_MUST has box");
+        rig_close(&r);
+        free(outcomes);
+        attack_unload(&list);
+        return;
+    }
     ck_assert_msg(attack_run(r.verifier, &r.loop, &list, 0, true, outcomes, NULL, NULL, &e), "%s",
                   e.message);
     int wrong = count_wrong(&list, outcomes, level, geteuid() == 0);

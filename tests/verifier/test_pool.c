@@ -365,6 +365,7 @@ static void one_verdict(void) {
 START_TEST(test_levels_by_option) {
     rig_open(&rig, _i);
     const struct verifier_report *report = verifier_report(rig.verifier);
+    rig_tell_level(report, "by option");
     ck_assert_int_le(report->level, _i);
     ck_assert_int_eq(layer_is_active(report, "seccomp"), report->level >= 1);
     if (report->level < 2) ck_assert(!layer_is_active(report, "landlock"));
@@ -376,12 +377,17 @@ START_TEST(test_levels_by_option) {
 }
 END_TEST
 
+static int abi_case; /* of a body that takes no argument */
+
 /* As on older kernels: fewer rights to name, or no Landlock. */
-START_TEST(test_landlock_abi_by_option) {
+static void at_landlock_abi(void) {
     struct err e = {0};
-    struct verifier_options options = rig_options(_i % 2 ? 3 : 2, _i / 2);
+    struct verifier_options options = rig_options(abi_case % 2 ? 3 : 2, abi_case / 2);
     ck_assert_msg(rig_try_open(&rig, &options, &e), "%s", e.message);
     const struct verifier_report *report = verifier_report(rig.verifier);
+    char what[40];
+    snprintf(what, sizeof what, "Landlock up to ABI %d", options.max_landlock_abi);
+    rig_tell_level(report, what);
     if (options.max_landlock_abi == 0) {
         ck_assert(!layer_is_active(report, "landlock"));
         /* Without Landlock files are kept away by a tree of its own or not at all. */
@@ -396,6 +402,17 @@ START_TEST(test_landlock_abi_by_option) {
             VERDICT_FAILED);
     }
     rig_close(&rig);
+}
+
+START_TEST(test_landlock_abi_by_option) {
+    abi_case = _i;
+    at_landlock_abi();
+}
+END_TEST
+
+START_TEST(test_landlock_abi_without_privileges) {
+    abi_case = _i;
+    if (!rig_as_user(at_landlock_abi)) printf("skipped: this container knows no other user\n");
 }
 END_TEST
 
@@ -504,6 +521,7 @@ static void in_container(void) {
     deny_like_docker();
     rig_open(&rig, 3);
     const struct verifier_report *report = verifier_report(rig.verifier);
+    rig_tell_level(report, "as under Docker's default profile");
     ck_assert_int_eq(report->level, 2);
     bool named = false;
     for (int i = 0; i < report->n_layers; i++)
@@ -543,6 +561,80 @@ START_TEST(test_bad_python) {
 END_TEST
 
 /* Opened for its report only, as `doctor` does. */
+/* Uids of all processes below this one, each once, in order; how many. */
+static int uids_below(unsigned *uids, int max) {
+    pid_t below[256];
+    int n = rig_descendants(getpid(), below, 256), found = 0;
+    for (int i = 0; i < n && i < 256; i++) {
+        char path[64];
+        struct stat st;
+        snprintf(path, sizeof path, "/proc/%d", (int)below[i]);
+        if (stat(path, &st)) continue;
+        bool known = false;
+        for (int k = 0; k < found; k++)
+            known = known || uids[k] == st.st_uid;
+        if (!known && found < max) uids[found++] = st.st_uid;
+    }
+    return found;
+}
+
+/* Processes are counted by uid: a server whose candidates have many must not take another's away.
+ */
+START_TEST(test_two_servers_share_no_uid) {
+    enum { MOST = 32, EACH = 2 };
+    static const char threads[] =
+        "import threading\nthreading.stack_size(65536)\ndef f(x):\n    stop = threading.Event()\n  "
+        "  all = "
+        "[threading.Thread(target=stop.wait) for _ in range(40)]\n    for t in all: t.start()\n"
+        "    import time; time.sleep(0.5); stop.set()\n    return 2 * x  # %d\n";
+    if (geteuid() != 0) {
+        printf("skipped: only root can give workers uids of their own\n");
+        return;
+    }
+    static struct rig first, second;
+    struct rig *rigs[] = {&first, &second};
+    char texts[2][EACH][sizeof threads + 10];
+    rig_open(&first, 3);
+    rig_open(&second, 3);
+    struct verifier_spec spec = rig_spec(VERIFIER_ASSERTS, "assert f(2) == 4\n");
+    for (int i = 0; i < 2; i++) {
+        ck_assert_msg(rig_open_tests(rigs[i], &spec), "%s", rigs[i]->refused.message);
+        rigs[i]->pending = EACH;
+        for (int k = 0; k < EACH; k++) {
+            snprintf(texts[i][k], sizeof texts[i][k], threads, k);
+            verifier_submit(rigs[i]->tests, k, texts[i][k], strlen(texts[i][k]), false,
+                            rig_on_verdict, rigs[i]);
+        }
+    }
+    while (first.pending || second.pending) {
+        uv_run(&first.loop, UV_RUN_NOWAIT);
+        uv_run(&second.loop, UV_RUN_NOWAIT);
+        usleep(1000);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < EACH; k++)
+            ck_assert_msg(rigs[i]->outcomes[k].kind == VERDICT_PASSED, "%s",
+                          rigs[i]->outcomes[k].error);
+    unsigned uids[MOST];
+    int n = 0, all = uids_below(uids, MOST);
+    for (int i = 0; i < all; i++)
+        n += uids[i] >= 64001 && uids[i] <= 65533;
+    ck_assert_int_eq(n, 2 * EACH); /* two workers of each */
+    verifier_tests_close(first.tests);
+    verifier_tests_close(second.tests);
+    rig_close(&first);
+    rig_close(&second);
+    /* They are free again. */
+    rig_open(&first, 3);
+    spec.priority = 1;
+    ck_assert_int_eq(rig_judge(&first, &spec, "def f(x): return 2 * x")->kind, VERDICT_PASSED);
+    all = uids_below(uids, MOST);
+    for (int i = 0; i < all; i++)
+        ck_assert_uint_lt(uids[i], 64001 + EACH + 1);
+    rig_close(&first);
+}
+END_TEST
+
 START_TEST(test_never_attached) {
     struct err e = {0};
     struct verifier_options options = rig_options(3, -1);
@@ -614,10 +706,12 @@ int main(void) {
     tcase_add_loop_test(tc, test_thousand_without_a_leak, 2, 4);
     tcase_add_loop_test(tc, test_levels_by_option, 0, 4);
     tcase_add_loop_test(tc, test_landlock_abi_by_option, 0, 16);
+    tcase_add_loop_test(tc, test_landlock_abi_without_privileges, 0, 16);
     tcase_add_test(tc, test_min_level_refuses);
     tcase_add_test(tc, test_under_docker_profile);
     tcase_add_test(tc, test_under_docker_profile_without_privileges);
     tcase_add_test(tc, test_bad_python);
+    tcase_add_test(tc, test_two_servers_share_no_uid);
     tcase_add_test(tc, test_never_attached);
     tcase_add_loop_test(tc, test_nothing_survives_the_server, 0, 4);
     suite_add_tcase(suite, tc);
