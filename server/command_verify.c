@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ANSWER_BYTES = 512 * 1024 * 1024 };
 
@@ -239,14 +240,28 @@ static int print_results(struct verify *v) {
     return status;
 }
 
+/* No more workers than there is work: each starts a Python, and they share the cores. */
+static struct config with_fewer_workers(const struct config *config, int n_work) {
+    struct config own = *config;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long workers = own.verifier.workers > 0 ? own.verifier.workers : cores;
+    if (n_work < workers) own.verifier.workers = n_work;
+    return own;
+}
+
 int command_verify(int argc, char **argv, const struct config *config) {
     struct err e = {0};
+    struct config own;
     struct verify v = {.config = config, .e = &e};
     v.spec.timeout_s = config->verifier.timeout_s;
     v.spec.memory_mb = config->verifier.memory_mb;
     int status = COMMAND_PASSED;
-    bool ok = parse_args(&v, argc, argv) && read_files(&v) &&
-              (v.runtime = runtime_open(config, &e)) && judge(&v);
+    bool ok = parse_args(&v, argc, argv) && read_files(&v);
+    if (ok) {
+        own = with_fewer_workers(config, v.n_work);
+        v.runtime = runtime_open(&own, &e);
+        ok = v.runtime && judge(&v);
+    }
     if (ok)
         status = print_results(&v);
     else if (e.kind != ERR_NONE)

@@ -97,9 +97,9 @@ static const char *printed(const struct program *p) {
     return p->printed.head ? p->printed.head : "";
 }
 
-static double wall_limit(const struct program *p) { return 2 * p->input.timeout_s + 2; }
+static double wall_limit(const struct program *p) { return 2 * p->input.job.timeout_s + 2; }
 static uint32_t kernel_cpu_limit(const struct program *p) {
-    return (uint32_t)ceil(p->input.timeout_s) + 1;
+    return (uint32_t)ceil(p->input.job.timeout_s) + 1;
 }
 
 static void clear_case(struct program *p) {
@@ -271,7 +271,7 @@ static void settle(struct program *p, bool lost) {
     }
     clear_case(p);
     p->at++;
-    if (p->at == p->input.cases->n || (p->failed && !p->input.score)) {
+    if (p->at == p->input.cases->n || (p->failed && !p->input.job.score)) {
         deliver(p, p->failed ? &p->first : &p->verdict);
     } else if (clock_seconds() - p->slice_began > SLICE_S) {
         move(p, PROGRAM_QUEUED);
@@ -317,11 +317,11 @@ static void judge_run(struct program *p) {
             last);
     free(complaints);
     judge_program(&facts, p->limit, kernel_cpu_limit(p), last, &p->verdict);
-    if (p->verdict.kind == VERDICT_PASSED && !p->input.checker &&
+    if (p->verdict.kind == VERDICT_PASSED && !p->input.job.suite &&
         !compare_output(&p->input.cases->compare, printed(p), p->printed.head_len, item->expected,
                         item->expected_len, &line))
         say_difference(p, line);
-    if (p->verdict.kind == VERDICT_PASSED && p->input.checker)
+    if (p->verdict.kind == VERDICT_PASSED && p->input.job.suite)
         start_checker(p);
     else
         settle(p, facts.lost);
@@ -427,7 +427,7 @@ static void on_timer(void *arg) {
     process_time(&p->process, &used, &starved);
     /* Time in which it waited for a core is the machine's fault, up to a point. */
     if (wall < MOST_STARVED * wall_limit(p)) wall -= starved;
-    if (used >= p->input.timeout_s)
+    if (used >= p->input.job.timeout_s)
         p->limit = "cpu_time";
     else if (wall >= wall_limit(p))
         p->limit = "wall_time";
@@ -435,7 +435,7 @@ static void on_timer(void *arg) {
         end_case(p);
         return;
     }
-    double next = p->input.timeout_s - used;
+    double next = p->input.job.timeout_s - used;
     if (next > wall_limit(p) - wall) next = wall_limit(p) - wall;
     watch_timer_set(p->timer, next < MIN_TICK_S ? MIN_TICK_S : next);
 }
@@ -451,8 +451,8 @@ static int memory_of(const char *name, const void *data, size_t len) {
 
 static struct wire_job job_of(const struct program *p, uint32_t flags) {
     return (struct wire_job){
-        .address_space = pool_address_space(p->task.worker, p->input.memory_mb),
-        .seed = p->input.seed,
+        .address_space = pool_address_space(p->task.worker, p->input.job.memory_mb),
+        .seed = p->input.job.seed,
         .cpu_s = kernel_cpu_limit(p),
         .flags = flags,
     };
@@ -486,7 +486,7 @@ static void start_case(struct program *p) {
         end_case(p);
         return;
     }
-    watch_timer_set(p->timer, p->input.timeout_s);
+    watch_timer_set(p->timer, p->input.job.timeout_s);
 }
 
 /* Text that may hold anything as a JSON string: what isn't UTF-8 becomes '?'. */
@@ -514,7 +514,7 @@ static int runs_of(const struct program *p) {
 
 static void start_checker(struct program *p) {
     int fd = runs_of(p);
-    struct forker *forker = suite_forker(p->input.checker, p->task.worker);
+    struct forker *forker = suite_forker(p->input.job.suite, p->task.worker);
     process_clear(&p->process);
     p->process = (struct process){.job_fd = -1, .pidfd = -1};
     struct wire_job job = job_of(p, 0);
@@ -552,8 +552,8 @@ static void on_begin(struct task *task, struct worker *w) {
     struct program *p = LIST_ITEM(task, struct program, task);
     move(p, PROGRAM_COMPILING);
     p->slice_began = clock_seconds();
-    if (p->input.checker)
-        suite_want(p->input.checker, w, on_suite, p);
+    if (p->input.job.suite)
+        suite_want(p->input.job.suite, w, on_suite, p);
     else
         start_case(p);
 }
@@ -561,11 +561,11 @@ static void on_begin(struct task *task, struct worker *w) {
 struct program *program_start(struct pool *pool, const struct program_input *input,
                               void (*done)(void *arg, const struct job_result *), void *arg,
                               struct err *e) {
-    int fd = payload_memfd("code", input->code, input->code_len, e);
+    int fd = payload_memfd("code", input->job.code, input->job.code_len, e);
     if (fd < 0) return NULL;
     struct program *p = err_alloc(1, sizeof *p);
     *p = (struct program){
-        .task = {.priority = input->priority, .share = input->share, .begin = on_begin},
+        .task = {.priority = input->job.priority, .share = input->job.share, .begin = on_begin},
         .pool = pool,
         .input = *input,
         .code_fd = fd,
@@ -573,7 +573,7 @@ struct program *program_start(struct pool *pool, const struct program_input *inp
         .done = done,
         .arg = arg,
     };
-    p->input.code = NULL;
+    p->input.job.code = NULL;
     list_init(&p->task.link);
     p->timer = watch_timer_open(pool_watches(pool), on_timer, p);
     pool_submit(pool, &p->task);
@@ -590,7 +590,7 @@ void program_cancel(struct program *p) {
         destroy(p);
         return;
     case PROGRAM_COMPILING:
-        if (p->input.checker) suite_forget(p->input.checker, p->task.worker);
+        if (p->input.job.suite) suite_forget(p->input.job.suite, p->task.worker);
         end_case(p);
         return;
     case PROGRAM_RUNNING:

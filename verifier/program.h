@@ -14,17 +14,9 @@
 #include "verifier/job.h"
 
 struct program_input {
+    struct job_input job; /* suite: the checker, NULL where there is none; timeout_s: of one case */
     const struct cases *cases; /* borrowed until done or cancelled */
-    struct suite *checker;     /* likewise; NULL: none */
-    const char *code;          /* copied */
-    size_t code_len;
-    uint64_t seed;
-    double timeout_s; /* of one case */
-    int memory_mb;
-    bool score;
     enum verifier_feedback feedback;
-    int priority;
-    struct pool_share *share; /* borrowed until done or cancelled */
 };
 
 struct program;

@@ -482,35 +482,27 @@ static uint64_t seed_of(const struct verifier_tests *t, int index) {
 }
 
 static void start_run(struct verifier_tests *t, struct run *run, uint64_t seed, struct err *e) {
-    if (!t->cases.n) {
-        struct job_input input = {
-            .suite = t->suite,
-            .code = run->code,
-            .code_len = run->len,
-            .seed = seed,
-            .timeout_s = t->spec.timeout_s,
-            .memory_mb = t->spec.memory_mb,
-            .score = t->spec.score,
-            .priority = t->spec.priority,
-            .share = &t->share,
-        };
-        run->job = job_start(t->verifier->pool, &input, on_job, run, e);
-        return;
-    }
-    struct program_input input = {
-        .cases = &t->cases,
-        .checker = t->suite,
+    struct job_input input = {
+        .suite = t->suite,
         .code = run->code,
         .code_len = run->len,
         .seed = seed,
         .timeout_s = t->spec.timeout_s,
         .memory_mb = t->spec.memory_mb,
         .score = t->spec.score,
-        .feedback = t->spec.feedback,
         .priority = t->spec.priority,
         .share = &t->share,
     };
-    run->program = program_start(t->verifier->pool, &input, on_job, run, e);
+    if (!t->cases.n) {
+        run->job = job_start(t->verifier->pool, &input, on_job, run, e);
+        return;
+    }
+    struct program_input of_program = {
+        .job = input,
+        .cases = &t->cases,
+        .feedback = t->spec.feedback,
+    };
+    run->program = program_start(t->verifier->pool, &of_program, on_job, run, e);
 }
 
 static void try_next(struct submission *s) {
