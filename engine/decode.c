@@ -431,7 +431,7 @@ static bool draw(struct decode *d, struct err *e) {
         }
         int n = at->branch->n_members;
         int n_positions = settle_branch(d, i, drawn);
-        drawn += n * n_positions;
+        drawn += (size_t)n * (size_t)n_positions;
         i += n_positions;
     }
     return true;

@@ -57,9 +57,10 @@ static bool read_architecture(struct reader *r) {
     if (activation && strcmp(activation, "silu") != 0)
         return err_set(r->e, ERR_INPUT, "%s: hidden_act \"%.40s\" isn't supported; silu is",
                        r->json.path, activation);
-    metadata_text(r->out, "general.architecture", type);
-    r->config->biases = !strcmp(type, "qwen2");
-    r->config->head_norms = !strcmp(type, "qwen3");
+    const char *architecture = r->config->architecture;
+    metadata_text(r->out, "general.architecture", architecture);
+    r->config->biases = !strcmp(architecture, "qwen2");
+    r->config->head_norms = !strcmp(architecture, "qwen3");
     return hf_json_bool(&r->json, r->json.root, "attention_bias", r->config->biases,
                         &r->config->biases, r->e) &&
            hf_json_bool(&r->json, r->json.root, "tie_word_embeddings", false, &r->config->tied,

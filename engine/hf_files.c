@@ -15,7 +15,7 @@ static bool add_file(struct hf_files *f, const char *dir, const char *name, stru
     buf_init(&path, 1 << 16);
     buf_printf(&path, "%s/%s", dir, name);
     f->maps = err_realloc(f->maps, (size_t)f->n + 1, sizeof *f->maps);
-    f->files = err_realloc(f->files, (size_t)f->n + 1, sizeof *f->files);
+    f->files = err_realloc(f->files, (size_t)f->n + 1, sizeof(struct safetensors *));
     bool ok = map_open(&f->maps[f->n], buf_text(&path), "safetensors file", e);
     if (ok) {
         const struct map *m = &f->maps[f->n];

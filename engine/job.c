@@ -174,9 +174,10 @@ void job_keep_text(struct job *j, const int32_t *tokens, int n) {
         tokens += n - GUESS_WINDOW;
         n = GUESS_WINDOW;
     }
-    if (!j->texts) j->texts = err_alloc(2 * GUESS_WINDOW, sizeof *j->texts);
+    if (!j->texts) j->texts = err_alloc((size_t)2 * GUESS_WINDOW, sizeof *j->texts);
     if (j->n_texts + n > 2 * GUESS_WINDOW) {
-        memmove(j->texts, j->texts + j->n_texts - GUESS_WINDOW, GUESS_WINDOW * sizeof *j->texts);
+        memmove(j->texts, j->texts + j->n_texts - GUESS_WINDOW,
+                (size_t)GUESS_WINDOW * sizeof *j->texts);
         j->n_texts = GUESS_WINDOW;
     }
     memcpy(j->texts + j->n_texts, tokens, (size_t)n * sizeof *tokens);

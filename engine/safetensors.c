@@ -176,13 +176,13 @@ static bool check_places(const struct safetensors *s, uint64_t data_at, struct e
 }
 
 static bool parse(struct safetensors *s, struct err *e) {
-    uint64_t data_at;
+    uint64_t data_at = 0;
     if (!read_header(s, &data_at, e)) return false;
     size_t most = json_object_size(s->header);
     if (most > SAFETENSORS_MAX_TENSORS)
         return refuse(s, e, "%zu tensors; up to %d are read", most, SAFETENSORS_MAX_TENSORS);
     s->tensors = err_alloc(most, sizeof *s->tensors);
-    s->by_name = err_alloc(most, sizeof *s->by_name);
+    s->by_name = err_alloc(most, sizeof(struct safetensors_tensor *));
     const char *name;
     json_t *entry;
     json_object_foreach(s->header, name, entry) {
@@ -193,7 +193,7 @@ static bool parse(struct safetensors *s, struct err *e) {
     qsort(s->tensors, s->n, sizeof *s->tensors, compare_places);
     for (uint64_t i = 0; i < s->n; i++)
         s->by_name[i] = &s->tensors[i];
-    qsort(s->by_name, s->n, sizeof *s->by_name, compare_names);
+    qsort(s->by_name, s->n, sizeof(struct safetensors_tensor *), compare_names);
     return check_places(s, data_at, e);
 }
 
@@ -228,6 +228,6 @@ const struct safetensors_tensor *safetensors_at(const struct safetensors *s, uin
 const struct safetensors_tensor *safetensors_find(const struct safetensors *s, const char *name) {
     const struct safetensors_tensor wanted = {.name = name}, *key = &wanted;
     const struct safetensors_tensor **found =
-        bsearch(&key, s->by_name, s->n, sizeof *s->by_name, compare_names);
+        bsearch(&key, s->by_name, s->n, sizeof(struct safetensors_tensor *), compare_names);
     return found ? *found : NULL;
 }

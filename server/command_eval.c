@@ -59,7 +59,6 @@ struct command {
 
     /* progress */
     bool terminal;
-    const struct eval *eval; /* borrowed */
     double drawn_at;
 };
 
@@ -313,9 +312,15 @@ static double seconds_left(const struct eval *v, double spent) {
     return done > 0 ? spent / done * left : (double)NAN;
 }
 
+struct progress {
+    struct command *command;
+    const struct eval *eval;
+};
+
 static void on_progress(void *arg, const struct eval_result *over) {
-    struct command *c = arg;
-    const struct eval *v = c->eval;
+    const struct progress *p = arg;
+    struct command *c = p->command;
+    const struct eval *v = p->eval;
     double now = clock_seconds(), spent = v->seconds - v->seconds_before;
     char left[32], bar[BAR + 1];
     print_left(seconds_left(v, spent), left, sizeof left);
@@ -377,6 +382,7 @@ static void draw(const struct command *c) {
 /* ---- the whole ---- */
 
 static bool load_tasks(struct command *c, struct eval_tasks *tasks) {
+    BUG_ON(!c->tasks_path);
     if (strcmp(c->tasks_path, "humaneval")) return eval_tasks_load(tasks, c->tasks_path, c->e);
     char *path = *c->config->eval.humaneval ? err_strdup(c->config->eval.humaneval)
                                             : eval_tasks_find_humaneval(c->e);
@@ -393,9 +399,9 @@ static bool run(struct command *c, const struct eval_tasks *tasks) {
                   ? eval_backend_remote(&backend, c->config, c->base_url, c->key, &events, c->e)
                   : eval_backend_local(&backend, c->config, &events, c->e);
     if (!ok) return false;
-    c->eval = &v;
+    struct progress progress = {c, &v};
     ok = eval_open(&v, &c->options, tasks, &backend, c->out, c->e) &&
-         eval_run(&v, on_progress, c, c->e) && eval_report_write(&v, c->e);
+         eval_run(&v, on_progress, &progress, c->e) && eval_report_write(&v, c->e);
     if (c->terminal && v.began > 0) fputc('\n', stderr);
     if (ok) eval_report_table(&v, stdout);
     fflush(stdout);

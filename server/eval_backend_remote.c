@@ -99,7 +99,7 @@ static bool tell_candidates(const struct remote_ask *a, json_t *answer, struct e
                        a->owner->base);
     size_t i;
     json_t *c;
-    json_array_foreach(list, i, c) tell_candidate(a, c);
+    json_array_foreach(list, i, c) { tell_candidate(a, c); }
     json_t *tokens = json_object_get(ours, "tokens");
     end->tokens = (int64_t)int_at(tokens, "winner") + int_at(tokens, "losers");
     end->first_pass_s = number_at(json_object_get(ours, "timings"), "first_pass_s", -1);

@@ -281,6 +281,7 @@ static bool add_record(struct record *r) {
     else
         ok = read_other(r, &t);
     if (!ok) return false;
+    if (!t.question) return refuse(r, "it has no question");
     if (strlen(t.question) > TEXT_FIELD_BYTES) return refuse(r, "its question is too long");
     if (t.tests_len > LIMIT_TESTS_DATA_BYTES) return refuse(r, "its tests are too long");
     if (!(ts->n & (ts->n - 1))) /* a power of two, and 0 */
@@ -349,11 +350,11 @@ static int by_id(const void *left, const void *right) {
 }
 
 static bool distinct(const struct eval_tasks *ts, const char *name, struct err *e) {
-    const struct eval_task **sorted = err_alloc((size_t)ts->n, sizeof *sorted);
+    const struct eval_task **sorted = err_alloc((size_t)ts->n, sizeof(struct eval_task *));
     const char *twice = NULL;
     for (int i = 0; i < ts->n; i++)
         sorted[i] = &ts->tasks[i];
-    qsort(sorted, (size_t)ts->n, sizeof *sorted, by_id);
+    qsort(sorted, (size_t)ts->n, sizeof(struct eval_task *), by_id);
     for (int i = 1; i < ts->n && !twice; i++)
         if (!strcmp(sorted[i - 1]->id, sorted[i]->id)) twice = sorted[i]->id;
     free(sorted);

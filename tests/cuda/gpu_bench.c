@@ -348,7 +348,7 @@ static double ideal_seconds(const struct kernels_profile *before,
 
 static void measure(struct bench *b, int n, double bytes_per_s, double macs_per_s, bool last) {
     const struct kernels *k = b->model.kernels;
-    struct kernels_profile before, after;
+    struct kernels_profile before = {0}, after;
     double sum = 0, best = INFINITY;
     int warm = 3; /* libraries load, a graph is recorded */
     for (int turn = 0; turn < b->steps + warm; turn++) {

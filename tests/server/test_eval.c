@@ -254,13 +254,14 @@ START_TEST(all_are_judged_and_reported) {
     ck_assert_msg(evaluate(&v, &s), "%s", e.message);
     assert_each_made_once(&s);
     ck_assert_int_eq(s.most_in_flight, IN_FLIGHT);
-    ck_assert_int_eq(v.judged, TASKS * CANDIDATES);
+    ck_assert_int_eq(v.judged, (intmax_t)TASKS * CANDIDATES);
     ck_assert_int_eq(v.solved, 2);
     ck_assert_int_eq(v.results[1].first_pass, 3);
     ck_assert_int_eq(v.results[1].passed, 2);
     ck_assert_int_eq(v.results[1].judged_to_pass, 4);
     ck_assert_int_eq((int)v.results[1].tokens_to_pass, 40);
-    ck_assert_int_eq((int)v.tokens, TASKS * (CANDIDATES * 10 + 3)); /* 3 of what was cut off */
+    ck_assert_int_eq((int)v.tokens,
+                     (intmax_t)TASKS * (CANDIDATES * 10 + 3)); /* 3 of what was cut off */
     ck_assert_msg(eval_report_write(&v, &e), "%s", e.message);
     eval_close(&v);
     json_t *r = load("results.json");
@@ -280,7 +281,7 @@ START_TEST(all_are_judged_and_reported) {
         n++;
     }
     fclose(samples);
-    ck_assert_int_eq(n, TASKS * CANDIDATES);
+    ck_assert_int_eq(n, (intmax_t)TASKS * CANDIDATES);
 }
 END_TEST
 
@@ -310,16 +311,17 @@ END_TEST
 
 /* Wherever a run ends, the next one makes what is missing, each candidate once in all. */
 START_TEST(goes_on_after_any_end) {
-    for (int at = 0; at <= TASKS * CANDIDATES; at++) {
+    for (int at = 0; at <= (intmax_t)TASKS * CANDIDATES; at++) {
         struct script s = {.die_after = at};
         struct eval v;
         bool done = evaluate(&v, &s);
-        ck_assert(done == (at == TASKS * CANDIDATES) || !strcmp(e.message, "the power went out"));
+        ck_assert(done == (at == (intmax_t)TASKS * CANDIDATES) ||
+                  !strcmp(e.message, "the power went out"));
         int64_t tokens = v.tokens;
         eval_close(&v);
         s.die_after = -1;
         ck_assert_msg(evaluate(&v, &s), "%s", e.message);
-        ck_assert_int_eq(v.judged, TASKS * CANDIDATES);
+        ck_assert_int_eq(v.judged, (intmax_t)TASKS * CANDIDATES);
         ck_assert_int_ge((int)v.tokens, (int)tokens);
         assert_each_made_once(&s);
         eval_close(&v);
@@ -345,7 +347,7 @@ START_TEST(goes_on_after_a_torn_line) {
         ck_assert_int_eq((int)pwrite(fd, text, (size_t)cut, 0), (int)cut);
         struct script next = {.die_after = -1};
         ck_assert_msg(evaluate(&v, &next), "%s", e.message);
-        ck_assert_int_eq(v.judged, TASKS * CANDIDATES);
+        ck_assert_int_eq(v.judged, (intmax_t)TASKS * CANDIDATES);
         int made = 0, lines = 0;
         for (int i = 0; i < TASKS; i++)
             for (int k = 0; k < CANDIDATES; k++) {
@@ -357,7 +359,7 @@ START_TEST(goes_on_after_a_torn_line) {
             const char *end = memchr(at, '\n', (size_t)(text + cut - at));
             lines += end != NULL;
         }
-        ck_assert_int_eq(made + lines, TASKS * CANDIDATES);
+        ck_assert_int_eq(made + lines, (intmax_t)TASKS * CANDIDATES);
         eval_close(&v);
     }
     close(fd);

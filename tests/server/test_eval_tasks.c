@@ -156,7 +156,8 @@ END_TEST
 
 /* ---- gzip ---- */
 
-static size_t deflated(const char *text, size_t len, char *out, size_t size) {
+static size_t deflated(const char *text, size_t len,
+                       char *out /* NOLINT(readability-non-const-parameter) */, size_t size) {
     z_stream z = {.next_in = (z_const Bytef *)(uintptr_t)text,
                   .avail_in = (uInt)len,
                   .next_out = (Bytef *)out,
@@ -170,7 +171,7 @@ static size_t deflated(const char *text, size_t len, char *out, size_t size) {
 
 START_TEST(gzip_of_any_size_and_number) {
     enum { BYTES = 300000 };
-    char *text = malloc(BYTES), *packed = malloc(2 * BYTES);
+    char *text = malloc(BYTES), *packed = malloc((size_t)2 * BYTES);
     size_t len = 0;
     for (size_t i = 0; i < BYTES; i++)
         text[i] = (char)('a' + i * i % 23);
