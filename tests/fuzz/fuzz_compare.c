@@ -18,8 +18,7 @@ static char *exact_copy(struct text t, const char *more) {
     size_t n = strlen(more);
     char *copy = err_alloc(t.len + n + !(t.len + n), 1);
     memcpy(copy, t.at, t.len);
-    memcpy(copy + t.len, more,
-           n); /* NOLINT(bugprone-not-null-terminated-result): a length goes with it */
+    memcpy(copy + t.len, more, n); /* NOLINT(bugprone-not-null-terminated-result) */
     return copy;
 }
 
