@@ -97,7 +97,7 @@ def test_pipelining(smol):
 
 
 @pytest.mark.parametrize("head", [
-    b"GARBAGE\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+    b"GARBAGE\r\n\r\n", b"GET /no\x00where HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
     b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n",
     b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
