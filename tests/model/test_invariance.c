@@ -29,7 +29,7 @@ static const struct way plain = {"plain", "auto", CANDIDATES, 2, 0, 0, false, fa
 static const struct way ways[] = {
     {"a width of 64, nothing shared", "auto", CANDIDATES, 2, CANDIDATES, 0, true, false, false},
     {"one after the other", "auto", 8, 2, 1, 0, true, false, false},
-    {"nothing guessed", "auto", CANDIDATES, 2, 0, 0, false, false, true},
+    {"nothing guessed", "auto", 24, 2, 0, 0, false, false, true},
     {"one thread, a width of 7", "auto", 24, 1, 7, 0, false, false, false},
     {"the prompt in chunks of 5", "auto", 16, 2, 0, 5, false, false, false},
     {"beside another race", "auto", 32, 2, 0, 0, false, true, false},
