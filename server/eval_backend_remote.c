@@ -45,7 +45,7 @@ struct remote_ask {
 
 static void free_ask(struct remote_ask *a) {
     list_remove(&a->link);
-    if (!a->again_at) curl_multi_remove_handle(a->owner->multi, a->easy);
+    if (a->again_at <= 0) curl_multi_remove_handle(a->owner->multi, a->easy);
     curl_easy_cleanup(a->easy);
     buf_clear(&a->answer);
     free(a->body);
@@ -201,7 +201,7 @@ static void turn(void *self) {
     double now = clock_seconds();
     LIST_EACH(it, &m->asks) {
         struct remote_ask *a = LIST_ITEM(it, struct remote_ask, link);
-        if (!a->again_at || a->again_at > now) continue;
+        if (a->again_at <= 0 || a->again_at > now) continue;
         a->again_at = 0;
         CURLMcode code = curl_multi_add_handle(m->multi, a->easy);
         BUG_ON(code);
