@@ -22,9 +22,13 @@ static int32_t token_at(const struct guess_texts *t, const struct place *p, int 
 /* Looks at one text's places, the latest first, for more in common than `best` has. */
 static void search(const struct guess_texts *t, bool of_siblings, int n, struct place *best) {
     int end = t->n_prompt + t->n_text;
-    int first = n > GUESS_WINDOW ? n - GUESS_WINDOW : 1;
+    if (!end) return;
+    int32_t last = history_at(t, end - 1);
+    int window = of_siblings ? GUESS_SIBLINGS : GUESS_HISTORY;
+    int first = n > window ? n - window : 1;
     for (int at = n - 1; at >= first && best->common < GUESS_MOST; at--) {
-        struct place p = {.of_siblings = of_siblings, .at = at};
+        struct place p = {.of_siblings = of_siblings, .at = at, .common = 1};
+        if (token_at(t, &p, at - 1) != last) continue;
         while (p.common < at && p.common < end && p.common < GUESS_MOST &&
                token_at(t, &p, at - 1 - p.common) == history_at(t, end - 1 - p.common))
             p.common++;

@@ -20,8 +20,9 @@
 
 enum {
     GUESS_MOST = 16, /* guesses of one branch at a time */
-    GUESS_WINDOW =
-        8192 /* tokens looked at of each text, from its end: bounds the time of a search */
+    /* Tokens looked at, from the end: bounds the time of a search. */
+    GUESS_HISTORY = 8192,
+    GUESS_SIBLINGS = 2048,
 };
 
 struct guess_texts {

@@ -170,15 +170,15 @@ bool job_has_penalties(const struct job *j) {
 }
 
 void job_keep_text(struct job *j, const int32_t *tokens, int n) {
-    if (n > GUESS_WINDOW) {
-        tokens += n - GUESS_WINDOW;
-        n = GUESS_WINDOW;
+    if (n > GUESS_SIBLINGS) {
+        tokens += n - GUESS_SIBLINGS;
+        n = GUESS_SIBLINGS;
     }
-    if (!j->texts) j->texts = err_alloc((size_t)2 * GUESS_WINDOW, sizeof *j->texts);
-    if (j->n_texts + n > 2 * GUESS_WINDOW) {
-        memmove(j->texts, j->texts + j->n_texts - GUESS_WINDOW,
-                (size_t)GUESS_WINDOW * sizeof *j->texts);
-        j->n_texts = GUESS_WINDOW;
+    if (!j->texts) j->texts = err_alloc((size_t)2 * GUESS_SIBLINGS, sizeof *j->texts);
+    if (j->n_texts + n > 2 * GUESS_SIBLINGS) {
+        memmove(j->texts, j->texts + j->n_texts - GUESS_SIBLINGS,
+                (size_t)GUESS_SIBLINGS * sizeof *j->texts);
+        j->n_texts = GUESS_SIBLINGS;
     }
     memcpy(j->texts + j->n_texts, tokens, (size_t)n * sizeof *tokens);
     j->n_texts += n;

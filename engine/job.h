@@ -49,8 +49,8 @@ struct job {
     struct engine_logprob *prompt_logprobs; /* arena [n_prompt]; NULL: not asked for */
     int next_index; /* first candidate never started; cancelled ones are passed over */
     int in_flight;  /* candidates in branches */
-    int32_t *texts; /* owned [2 GUESS_WINDOW]: tokens of candidates that came to an end, the latest
-                       last; NULL before the first */
+    int32_t *texts; /* owned [2 GUESS_SIBLINGS]: tokens of candidates that came to an end, the
+                       latest last; NULL before the first */
     int n_texts;
 };
 

@@ -111,7 +111,7 @@ static void nap(void) {
 
 /* Takes events until `done(o)`; NULL: until the job has ended. */
 static void wait_for(struct engine *g, struct outcome *o, bool (*done)(const struct outcome *)) {
-    for (int i = 0; i < 300000; i++) {
+    for (int i = 0; i < 3000000; i++) {
         struct engine_event *ev = engine_poll(g);
         if (!ev) {
             nap();
