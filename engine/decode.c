@@ -97,7 +97,8 @@ static void end_branch(struct decode *d, struct branch *b, enum engine_reason wh
     for (int i = 0; i < b->n_members; i++)
         send(d, event_ended(b, b->members[i], why));
     j->in_flight -= b->n_members;
-    if (b->over && !d->o.no_guessing) job_keep_text(j, b->tokens, b->n_tokens);
+    bool of_use = j->in_flight || job_waiting(j); /* to siblings */
+    if (b->over && of_use && !d->o.no_guessing) job_keep_text(j, b->tokens, b->n_tokens);
     branch_free(b, d->pool);
 }
 
@@ -278,14 +279,18 @@ static int guess(struct decode *d, struct branch *b, int few, int many, int32_t 
     return n && has_room(d, b, length + n) && branch_grow(b, d->pool, length + n) ? n : 0;
 }
 
-/* Guesses that the planned rows leave room for: up to the knee they cost little, up to some times
- * as many rows still less than a step each. */
-static int guess_room(const struct decode *d, const struct scheduler_budget *budget, int times) {
+static int planned_rows(const struct decode *d) {
     int planned = 0;
     for (int i = 0; i < d->n_view_jobs; i++)
         planned += d->view_jobs[i].rows;
     for (int i = 0; i < d->n_view_branches; i++)
         planned += d->view_branches[i].rows;
+    return planned;
+}
+
+/* Guesses that the planned rows leave room for: up to the knee they cost little, up to some times
+ * as many rows still less than a step each. */
+static int guess_room(const struct scheduler_budget *budget, int planned, int times) {
     int most = times * (budget->auto_width > FEW_ROWS ? budget->auto_width : FEW_ROWS);
     if (most > budget->max_rows) most = budget->max_rows;
     return most > planned ? most - planned : 0;
@@ -311,7 +316,8 @@ static void fill_batch(struct decode *d) {
         }
         batch_prompt(&d->batch, j, rows);
     }
-    int few = guess_room(d, &room, 1), many = guess_room(d, &room, WIDE);
+    int planned = planned_rows(d);
+    int few = guess_room(&room, planned, 1), many = guess_room(&room, planned, WIDE);
     for (int i = 0; i < d->n_view_branches; i++) {
         int rows = d->view_branches[i].rows, n_guesses = 0;
         int32_t guesses[GUESS_MOST];
