@@ -1,6 +1,7 @@
 #include "engine/decode.h"
 
 #include "base/clock.h"
+#include "base/divide.h"
 #include "base/log.h"
 #include "engine/event.h"
 #include "engine/guess.h"
@@ -18,8 +19,6 @@ enum {
     LONG_GUESS = 8,
     WIDE = 4,
 };
-
-static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 struct decode {
     struct decode_options o;
@@ -328,7 +327,7 @@ static void fill_batch(struct decode *d) {
         }
         int left = d->n_view_branches - i;
         if (many && b->cached + rows == branch_length(b))
-            n_guesses = guess(d, b, ceil_div(few, left), ceil_div(many, left), guesses);
+            n_guesses = guess(d, b, divide_up(few, left), divide_up(many, left), guesses);
         few = n_guesses < few ? few - n_guesses : 0;
         many -= n_guesses;
         d->stats.guessed_rows += (uint64_t)n_guesses;

@@ -1,5 +1,6 @@
 #include "engine/memory_plan.h"
 
+#include "base/divide.h"
 #include "config/limits.h"
 
 enum {
@@ -11,8 +12,6 @@ enum {
     RUNTIME_BYTES_PER_TOKEN = 200, /* vocabulary: text, merges, hash tables */
 };
 static const size_t MIB = (size_t)1 << 20;
-
-static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 static size_t runtime_bytes(const struct model *m) {
     return 48 * MIB + (size_t)m->shape.n_vocab * RUNTIME_BYTES_PER_TOKEN;
@@ -49,8 +48,8 @@ static bool choose_blocks(struct memory_plan *p, const struct engine_options *o,
                              b->reserve / MIB, fit, p->available / MIB);
     } else {
         /* More blocks than the rows of a step can fill with full-length candidates serve nobody. */
-        int64_t useful = (int64_t)ceil_div(POSITIONS_PER_ROW, KERNELS_BLOCK) * p->max_rows;
-        int64_t one = ceil_div(p->context, KERNELS_BLOCK) + 1;
+        int64_t useful = (int64_t)divide_up(POSITIONS_PER_ROW, KERNELS_BLOCK) * p->max_rows;
+        int64_t one = divide_up(p->context, KERNELS_BLOCK) + 1;
         if (useful < one) useful = one;
         p->n_blocks = fit < (size_t)useful ? (int)fit : (int)useful;
     }

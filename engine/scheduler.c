@@ -1,8 +1,9 @@
 #include "engine/scheduler.h"
 
+#include "base/divide.h"
+
 enum { UNDECIDED = -1 };
 
-static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 static int min_int(int a, int b) { return a < b ? a : b; }
 static int max_int(int a, int b) { return a > b ? a : b; }
 
@@ -13,7 +14,7 @@ static int max_int(int a, int b) { return a > b ? a : b; }
 static int blocks_promised(const struct scheduler_job *jobs, int n_jobs, int block) {
     for (int j = 0; j < n_jobs; j++) {
         if (!jobs[j].prompt_left) continue;
-        int all = ceil_div(jobs[j].prompt_cached + jobs[j].prompt_left, block);
+        int all = divide_up(jobs[j].prompt_cached + jobs[j].prompt_left, block);
         return max_int(0, all - jobs[j].prompt_blocks);
     }
     return 0;
@@ -22,7 +23,7 @@ static int blocks_promised(const struct scheduler_job *jobs, int n_jobs, int blo
 /* Blocks that a parked branch takes when it comes back and has all its positions computed again. */
 static int blocks_to_return(const struct scheduler_branch *b, const struct scheduler_job *job,
                             int block) {
-    return ceil_div(b->length, block) - job->prompt_cached / block;
+    return divide_up(b->length, block) - job->prompt_cached / block;
 }
 
 /* The oldest parked branch not yet decided, or -1. */
@@ -107,7 +108,7 @@ static int next_branch(const struct scheduler_branch *branches, int n_branches) 
 }
 
 static int blocks_for(const struct scheduler_branch *b, int rows, int block) {
-    return max_int(0, ceil_div(b->cached + rows, block) - b->blocks);
+    return max_int(0, divide_up(b->cached + rows, block) - b->blocks);
 }
 
 /* Parks the youngest live branch that is younger than `age`; returns the blocks won, or -1 where
@@ -207,7 +208,7 @@ static void plan_prompts(struct scheduler_job *jobs, int n_jobs, int n_live,
         int share = max_int(room->chunk / max_int(prefilling--, 1), budget->block);
         int rows = min_int(min_int(job->prompt_left, share), room->chunk);
         int need =
-            max_int(0, ceil_div(job->prompt_cached + rows, budget->block) - job->prompt_blocks);
+            max_int(0, divide_up(job->prompt_cached + rows, budget->block) - job->prompt_blocks);
         int leave = room->planned ? n_live : 0;
         if (parked >= 0 && branches[parked].job != j)
             leave +=
