@@ -19,16 +19,6 @@ static void write_string(struct writer *w, const char *key, const char *text, si
     writer_string(w, text, len);
 }
 
-static void write_int(struct writer *w, const char *key, int64_t value) {
-    writer_key(w, key);
-    writer_int(w, value);
-}
-
-static void write_number(struct writer *w, const char *key, double value) {
-    writer_key(w, key);
-    writer_number(w, value);
-}
-
 static void write_question(struct writer *w, const struct eval_options *o,
                            const struct eval_task *t, int first) {
     if (o->completion) {
@@ -58,9 +48,9 @@ static void write_race(struct writer *w, const struct eval_options *o, const str
     if (t->format) write_string(w, "format", t->format, strlen(t->format));
     if (t->entry_point) write_string(w, "entry_point", t->entry_point, strlen(t->entry_point));
     if (t->code) write_string(w, "prompt", t->code, strlen(t->code));
-    write_int(w, "max_candidates", n);
-    write_int(w, "first_index", first);
-    write_int(w, "width", width);
+    writer_key_int(w, "max_candidates", n);
+    writer_key_int(w, "first_index", first);
+    writer_key_int(w, "width", width);
     const char *returns = o->mode == EVAL_FIRST ? "first" : "all";
     write_string(w, "return", returns, strlen(returns));
     write_string(w, "candidates", "full", strlen("full"));
@@ -68,9 +58,9 @@ static void write_race(struct writer *w, const struct eval_options *o, const str
     writer_bool(w, o->greedy_first);
     writer_key(w, "score");
     writer_bool(w, false);
-    write_number(w, "timeout_s", o->timeout_s);
-    write_int(w, "memory_mb", o->memory_mb);
-    write_int(w, "deadline_s", LIMIT_REQUEST_SECONDS);
+    writer_key_number(w, "timeout_s", o->timeout_s);
+    writer_key_int(w, "memory_mb", o->memory_mb);
+    writer_key_int(w, "deadline_s", LIMIT_REQUEST_SECONDS);
     if (o->n_temperatures) {
         writer_key(w, "diversity");
         writer_object(w);
@@ -93,11 +83,11 @@ char *eval_body(const struct eval_options *o, const char *model, const struct ev
     writer_object(&w);
     write_string(&w, "model", model, strlen(model));
     write_question(&w, o, t, first);
-    write_int(&w, "max_tokens", o->max_tokens);
-    write_number(&w, "temperature", o->temperature);
-    write_number(&w, "top_p", o->top_p);
-    write_number(&w, "min_p", o->min_p);
-    write_int(&w, "top_k", o->top_k);
+    writer_key_int(&w, "max_tokens", o->max_tokens);
+    writer_key_number(&w, "temperature", o->temperature);
+    writer_key_number(&w, "top_p", o->top_p);
+    writer_key_number(&w, "min_p", o->min_p);
+    writer_key_int(&w, "top_k", o->top_k);
     writer_key(&w, "seed");
     writer_uint(&w, seed);
     writer_key(&w, "firstpass");

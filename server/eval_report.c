@@ -51,16 +51,6 @@ static void key_text(struct writer *w, const char *key, const char *text) {
     writer_text(w, text);
 }
 
-static void key_int(struct writer *w, const char *key, int64_t value) {
-    writer_key(w, key);
-    writer_int(w, value);
-}
-
-static void key_number(struct writer *w, const char *key, double value) {
-    writer_key(w, key);
-    writer_number(w, value);
-}
-
 static void key_interval(struct writer *w, const char *key, const struct eval_estimate *x) {
     writer_key(w, key);
     writer_array(w);
@@ -78,7 +68,7 @@ static void write_pass_at(struct writer *w, const struct eval *v, const struct e
     for (int i = 0; i < o->n_ks; i++) {
         each[i] = coverage(v, counts, o->ks[i]);
         snprintf(key, sizeof key, "%d", o->ks[i]);
-        key_number(w, key, each[i].value);
+        writer_key_number(w, key, each[i].value);
     }
     writer_object_end(w);
     writer_key(w, "pass_at_k_interval");
@@ -101,8 +91,8 @@ static void write_curve(struct writer *w, const struct eval *v, const struct eva
         }
         struct eval_estimate x = coverage(v, counts, k);
         writer_object(w);
-        key_int(w, "k", k);
-        key_number(w, "value", x.value);
+        writer_key_int(w, "k", k);
+        writer_key_number(w, "value", x.value);
         key_interval(w, "interval", &x);
         writer_object_end(w);
     }
@@ -112,23 +102,23 @@ static void write_curve(struct writer *w, const struct eval *v, const struct eva
 static void write_task(struct writer *w, const struct eval_result *r) {
     writer_object(w);
     key_text(w, "task", r->task->id);
-    key_int(w, "judged", r->judged);
-    key_int(w, "passed", r->passed);
-    key_int(w, "broken", r->broken);
+    writer_key_int(w, "judged", r->judged);
+    writer_key_int(w, "passed", r->passed);
+    writer_key_int(w, "broken", r->broken);
     writer_key(w, "first_pass");
     if (r->first_pass < 0)
         writer_null(w);
     else
         writer_int(w, r->first_pass);
-    key_int(w, "tokens", r->tokens);
-    key_number(w, "seconds", r->seconds);
-    key_int(w, "judged_to_pass", r->judged_to_pass);
+    writer_key_int(w, "tokens", r->tokens);
+    writer_key_number(w, "seconds", r->seconds);
+    writer_key_int(w, "judged_to_pass", r->judged_to_pass);
     writer_key(w, "tokens_to_pass");
     if (r->passed)
         writer_int(w, r->tokens_to_pass);
     else
         writer_null(w);
-    key_number(w, "first_pass_s", r->first_pass_s < 0 ? (double)NAN : r->first_pass_s);
+    writer_key_number(w, "first_pass_s", r->first_pass_s < 0 ? (double)NAN : r->first_pass_s);
     key_text(w, "error", r->error);
     writer_object_end(w);
 }
@@ -142,18 +132,18 @@ static void write_results(struct writer *w, const struct eval *v) {
     key_text(w, "firstpass", FIRSTPASS_VERSION);
     key_text(w, "model", v->backend.model);
     key_text(w, "mode", o->mode == EVAL_FIRST ? "first" : "pass@k");
-    key_int(w, "tasks", v->n);
-    key_int(w, "n", o->n);
-    key_int(w, "solved", v->solved);
-    key_number(w, "solved_share", share.value);
+    writer_key_int(w, "tasks", v->n);
+    writer_key_int(w, "n", o->n);
+    writer_key_int(w, "solved", v->solved);
+    writer_key_number(w, "solved_share", share.value);
     key_interval(w, "solved_interval", &share);
     write_pass_at(w, v, counts);
-    key_int(w, "candidates", v->judged);
-    key_int(w, "tokens", v->tokens);
-    key_number(w, "seconds", v->seconds);
-    key_int(w, "sessions", v->journal.sessions);
-    key_int(w, "failed_tasks", failed_tasks(v));
-    key_int(w, "public_only_tasks", public_only(v));
+    writer_key_int(w, "candidates", v->judged);
+    writer_key_int(w, "tokens", v->tokens);
+    writer_key_number(w, "seconds", v->seconds);
+    writer_key_int(w, "sessions", v->journal.sessions);
+    writer_key_int(w, "failed_tasks", failed_tasks(v));
+    writer_key_int(w, "public_only_tasks", public_only(v));
     writer_key(w, "options");
     writer_raw(w, record, strlen(record));
     write_curve(w, v, counts);

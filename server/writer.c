@@ -121,3 +121,13 @@ void writer_raw(struct writer *w, const char *json, size_t len) {
     value(w);
     buf_append(w->out, json, len);
 }
+
+void writer_key_int(struct writer *w, const char *key, int64_t v) {
+    writer_key(w, key);
+    writer_int(w, v);
+}
+
+void writer_key_number(struct writer *w, const char *key, double v) {
+    writer_key(w, key);
+    writer_number(w, v);
+}

@@ -29,6 +29,9 @@ void writer_uint(struct writer *w, uint64_t v);
 void writer_number(struct writer *w, double v);
 void writer_bool(struct writer *w, bool v);
 void writer_null(struct writer *w);
+/* A member of an object: key and value. */
+void writer_key_int(struct writer *w, const char *key, int64_t v);
+void writer_key_number(struct writer *w, const char *key, double v);
 /* Values already written as JSON, commas between them included; nothing where len is 0. */
 void writer_raw(struct writer *w, const char *json, size_t len);
 
