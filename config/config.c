@@ -85,6 +85,8 @@ static const struct config_setting settings[] = {
     STRING("engine.weights", "weights", engine.weights, "auto|bf16|fp8", "auto",
            "element type of the layers' weights on a GPU: fp8 (8.9 and later) halves them; auto: "
            "bf16"),
+    STRING("engine.kv", "kv", engine.kv, "auto|bf16|fp8", "auto",
+           "element type of keys and values on a GPU: fp8 takes half the memory; auto: bf16"),
     INT("engine.threads", "threads", engine.threads, 0, LIMIT_THREADS, "0",
         "compute threads; 0: one for each core"),
     INT("engine.context", "context", engine.context, 0, LIMIT_CONTEXT, "0",

@@ -46,7 +46,7 @@ struct config {
     struct {
         char *backend;
         char *isa;
-        char *weights;
+        char *weights, *kv;
         int threads;
         int context;
         int max_rows;

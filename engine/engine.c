@@ -99,6 +99,7 @@ static bool open_device(const struct engine_options *o, int n_vocab, struct open
                                       .isa = o->isa ? o->isa : "auto",
                                       .no_graphs = o->no_graphs,
                                       .weights = o->weights,
+                                      .kv = o->kv,
                                       .n_vocab = n_vocab};
     *out = (struct opened){0};
     if (!strcmp(backend, "auto")) return open_best(&options, out, e);

@@ -41,6 +41,7 @@ struct engine_options {
     uint64_t memory_bytes; /* all buckets together; 0: from what the machine has free */
     int kv_blocks;         /* 0: what the memory plan leaves */
     const char *weights;   /* NULL or "auto"; cuda: "bf16", "fp8" for the layers' matrices */
+    const char *kv;        /* NULL or "auto"; cuda: "bf16", "fp8" for keys and values */
     bool no_sharing;       /* every candidate computes its own rows: for measures and tests */
     bool no_guessing;      /* no rows for tokens that are only guessed (guess.h), likewise */
     bool no_graphs;        /* cuda: each operation of each step is queued: likewise */

@@ -126,6 +126,7 @@ struct engine_options runtime_engine_options(const struct config *c, const char 
         .backend = c->engine.backend,
         .isa = c->engine.isa,
         .weights = c->engine.weights,
+        .kv = c->engine.kv,
         .threads = c->engine.threads,
         .context = c->engine.context,
         .max_rows = c->engine.max_rows,

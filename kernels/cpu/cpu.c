@@ -31,6 +31,11 @@ static bool device_open(const struct kernels_options *o, struct kernels_device *
                          "engine.weights is \"%s\", but the cpu backend packs weights as the file "
                          "has them: use auto, or --backend cuda",
                          o->weights);
+    if (o->kv && strcmp(o->kv, "auto"))
+        return err_param(e, "engine.kv",
+                         "engine.kv is \"%s\", but the cpu backend keeps keys and values in a type "
+                         "of its own: use auto, or --backend cuda",
+                         o->kv);
     if (o->n_threads < 0 || o->n_threads > LIMIT_THREADS)
         return err_set(e, ERR_INPUT, "%d compute threads; 0 (one for each core) to %d can be had",
                        o->n_threads, LIMIT_THREADS);

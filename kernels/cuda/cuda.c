@@ -50,6 +50,16 @@ static bool choose_weights(struct kernels_device *dev, const struct kernels_opti
     return true;
 }
 
+/* fp8 keys and values are codes for the kernels, which need no instructions of their own. */
+static bool choose_kv(struct kernels_device *dev, const struct kernels_options *o, struct err *e) {
+    const char *wanted = o->kv ? o->kv : "auto";
+    dev->kv_fp8 = !strcmp(wanted, "fp8");
+    return dev->kv_fp8 || !strcmp(wanted, "bf16") || !strcmp(wanted, "auto") ||
+           err_param(e, "engine.kv",
+                     "the cuda backend has no keys and values in \"%s\"; it has: auto, bf16, fp8",
+                     wanted);
+}
+
 static bool device_open(const struct kernels_options *o, struct kernels_device **out,
                         struct err *e) {
     if (!knows(o->isa))
@@ -58,7 +68,8 @@ static bool device_open(const struct kernels_options *o, struct kernels_device *
                          o->isa);
     struct kernels_device *dev = err_alloc(1, sizeof *dev);
     struct gemm_options products = {.invariant = !strcmp(o->isa, "invariant")};
-    bool ok = gpu_open(&dev->gpu, &dev->info, e) && choose_weights(dev, o, e);
+    bool ok =
+        gpu_open(&dev->gpu, &dev->info, e) && choose_weights(dev, o, e) && choose_kv(dev, o, e);
     products.fp8 = dev->fp8;
     if (!ok || !(dev->gemm = gemm_open(dev->gpu, &products, e))) {
         device_close(dev);
@@ -66,10 +77,10 @@ static bool device_open(const struct kernels_options *o, struct kernels_device *
     }
     dev->graphs = !o->no_graphs;
     snprintf(dev->description, sizeof dev->description,
-             "%s (compute capability %d.%d), %s%s, products by %s%s", dev->info.name,
+             "%s (compute capability %d.%d), %s%s%s, products by %s%s", dev->info.name,
              dev->info.major, dev->info.minor, dev->fp8 ? "fp8 layers, the rest bf16" : "bf16",
-             products.invariant ? ", invariant" : "", gemm_name(dev->gemm),
-             dev->graphs ? "" : ", no graphs");
+             dev->kv_fp8 ? ", keys and values fp8" : "", products.invariant ? ", invariant" : "",
+             gemm_name(dev->gemm), dev->graphs ? "" : ", no graphs");
     *out = dev;
     return true;
 }
@@ -118,8 +129,7 @@ static bool download(struct kernels_device *dev, void *to, struct kernels_view f
 /* ---- KV cache ---- */
 
 static size_t kv_bytes_per_block(const struct kernels_device *dev, int n_kv_heads, int head_dim) {
-    (void)dev;
-    return (size_t)n_kv_heads * 2 * KERNELS_BLOCK * (size_t)head_dim * sizeof(uint16_t);
+    return (size_t)n_kv_heads * launch_page_bytes(head_dim, dev->kv_fp8);
 }
 
 static bool kv_open(struct kernels_device *dev, const struct kernels_kv_shape *s, struct err *e) {

@@ -383,10 +383,11 @@ void forward_output(struct kernels_device *dev, const struct kernels_weight *w,
 
 static struct launch_kv layer_kv(const struct kernels_device *dev, int layer) {
     BUG_ON(layer < 0 || layer >= dev->kv_shape.n_layers);
-    return (struct launch_kv){
-        .data = (uint16_t *)(void *)(dev->kv + (size_t)layer * dev->kv_layer_bytes),
-        .n_kv_heads = dev->kv_shape.n_kv_heads,
-        .head_dim = dev->kv_shape.head_dim};
+    return (struct launch_kv){.data = dev->kv + (size_t)layer * dev->kv_layer_bytes,
+                              .n_kv_heads = dev->kv_shape.n_kv_heads,
+                              .head_dim = dev->kv_shape.head_dim,
+                              .fp8 = dev->kv_fp8,
+        .page_bytes = launch_page_bytes(dev->kv_shape.head_dim, dev->kv_fp8)};
 }
 
 /* Cosines and sines of the step's positions, by the first layer that needs them. */
@@ -441,9 +442,9 @@ static void count_attention(struct kernels_device *dev, int n_heads) {
     }
     for (int i = 0; i < b->n_groups; i++)
         keys -= (double)(b->groups[i].n_rows - 1) * b->groups[i].n_prefix_blocks * KERNELS_BLOCK;
+    double key = (double)launch_page_bytes(dev->kv_shape.head_dim, dev->kv_fp8) / LAUNCH_BLOCK;
     state_count(dev, KERNELS_OP_ATTENTION,
-                keys * 4 * d * dev->kv_shape.n_kv_heads + (double)b->n_rows * n_heads * 14 * d,
-                macs);
+                keys * key * dev->kv_shape.n_kv_heads + (double)b->n_rows * n_heads * 14 * d, macs);
 }
 
 void forward_attention(struct kernels_device *dev, int layer, struct kernels_view q, int stride,

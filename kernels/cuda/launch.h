@@ -125,11 +125,19 @@ void launch_scale(void *stream, const struct launch_scale *);
 
 /* ---- rope and the KV cache ---- */
 
-/* K of a (block, KV head): [16][d] bf16, then its V: [16][d]. */
+/* A page, K and V of a (block, KV head).  bf16: K [16][d], then V [16][d].  fp8: the same as E4M3
+ * codes, then f32 scales of the 16 keys and of the 16 values: an element is its code times the
+ * scale of its row, which makes the row's largest magnitude the largest fp8. */
 struct launch_kv {
-    uint16_t *data; /* of one layer */
+    uint8_t *data; /* of one layer: [block][KV head] pages */
     int n_kv_heads, head_dim;
+    bool fp8;
+    size_t page_bytes; /* launch_page_bytes() */
 };
+static inline size_t launch_page_bytes(int head_dim, bool fp8) {
+    size_t n = 2 * LAUNCH_BLOCK;
+    return n * (fp8 ? (size_t)head_dim + sizeof(float) : (size_t)head_dim * sizeof(uint16_t));
+}
 /* turns[r][i] = cos, sin of position r times inv_freq[i] */
 struct launch_turns {
     const float *inv_freq;

@@ -88,6 +88,35 @@ static __device__ __forceinline__ uint8_t fp8_from_f32(float f) {
 #endif
 }
 
+/* Two fp8 codes of `four`, as two bf16: bytes 0 and 1, 2 and 3, 0 and 2, 1 and 3.  Exact: a code's
+ * bits, shifted to where bf16 has its mantissa, are its value times 2^-120.  A NaN becomes 480. */
+static __device__ __forceinline__ uint32_t bf16_pair_of_codes(uint32_t codes) {
+    uint32_t small = (codes & 0x00800080u) << 8 | (codes & 0x007f007fu) << 4;
+#ifdef KERNELS_HOST_EMULATION
+    constexpr float size = 1.329227995784915872903807060280344576e36f; /* 2^120 */
+    return bf16_pair(__uint_as_float(small << 16) * size,
+                     __uint_as_float(small & 0xffff0000u) * size);
+#else
+    uint32_t pair; /* 2^120; -0 keeps the sign of a zero */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(pair)
+        : "r"(small), "r"(0x7b807b80u), "r"(0x80008000u));
+    return pair;
+#endif
+}
+static __device__ __forceinline__ uint32_t fp8_first_pair(uint32_t four) {
+    return bf16_pair_of_codes(__byte_perm(four, 0, 0x4140));
+}
+static __device__ __forceinline__ uint32_t fp8_second_pair(uint32_t four) {
+    return bf16_pair_of_codes(__byte_perm(four, 0, 0x4342));
+}
+static __device__ __forceinline__ uint32_t fp8_even_pair(uint32_t four) {
+    return bf16_pair_of_codes(four & 0x00ff00ffu);
+}
+static __device__ __forceinline__ uint32_t fp8_odd_pair(uint32_t four) {
+    return bf16_pair_of_codes(four >> 8 & 0x00ff00ffu);
+}
+
 /* ---- arithmetic ---- */
 
 /* 2^x, two units in the last place or so; 2^-inf is 0. */

@@ -74,7 +74,7 @@ struct threshold {
     uint32_t bits, ties;
 };
 
-static constexpr mass_t NO_MASS = 1ull << 62;      /* more than any row has */
+static constexpr mass_t NO_MASS = 1ull << 62; /* more than any row has */
 static constexpr int LEVELS = 3, BINS = 2048; /* radix select over the 30 bits of 0 … 1 */
 static constexpr int MAX_CHUNKS = 1024;       /* spans of the vocabulary for the draws */
 static constexpr int CHUNKS_LANE = MAX_CHUNKS / WARP;
@@ -375,8 +375,7 @@ static __device__ __forceinline__ void draw_job(const struct launch_sample &a,
                 all += mass_of(weight_at(w, i));
             all = block_mass(all, s);
         }
-        if (has_k)
-            t = select(w, s, static_cast<uint32_t>(job.top_k), NO_MASS, &all);
+        if (has_k) t = select(w, s, static_cast<uint32_t>(job.top_k), NO_MASS, &all);
         if (has_p) {
             double wanted = static_cast<double>(job.top_p) * static_cast<double>(all);
             mass_t mass = wanted < 1 ? 1 : static_cast<mass_t>(wanted);

@@ -51,6 +51,7 @@ struct kernels_device {
     char description[256];
     bool fp8;    /* matrices that can be are fp8, and operands have an fp8 side */
     int n_vocab; /* rows of those that stay bf16 */
+    bool kv_fp8; /* keys and values are */
     struct kernels_profile profile;
     struct err error; /* of the backend itself, sticky; kind ERR_NONE while all is well */
 

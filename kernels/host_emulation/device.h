@@ -36,11 +36,13 @@ struct dim3 {
 };
 
 static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline float cospif(float x) { return (float)std::cos(3.14159265358979323846 * (double)x); }
 static inline float sinpif(float x) { return (float)std::sin(3.14159265358979323846 * (double)x); }
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
+static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 
 static inline void __syncthreads() { emulate_barrier(0, 0); }
 static inline void __syncwarp() { emulate_warp_sync(); }
@@ -81,6 +83,14 @@ static inline unsigned long long __umul64hi(unsigned long long a, unsigned long 
 }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
     return (unsigned)((unsigned long long)a * b >> 32);
+}
+/* Byte i of the result is byte (selector >> 4 i & 7) of b's and a's eight, a's four first. */
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned out = 0;
+    for (int i = 0; i < 4; i++)
+        out |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return out;
 }
 static inline unsigned __float_as_uint(float f) {
     unsigned bits;

@@ -171,9 +171,9 @@ def table(report):
     return {str(s["rows"]): s["tokens_per_s"] for s in report["steps"]}
 
 
-def decode(model, weights):
+def decode(model, weights, kv="bf16"):
     def check(machine, limit):
-        report = machine.bench(limit, model, weights=weights, rows=ROWS, steps=8)
+        report = machine.bench(limit, model, weights=weights, rows=ROWS, steps=8, kv=kv)
         if report["memory"]["allocations"]:
             raise Failed(f"device memory was taken {report['memory']['allocations']} times while steps ran")
         by_rows = {s["rows"]: s for s in report["steps"]}
@@ -182,14 +182,15 @@ def decode(model, weights):
         goals = {1: GOAL_ONE, 1024: GOAL_MANY}
         figures["goals"] = {str(n): by_rows[n]["share"] >= goal for n, goal in goals.items() if n in by_rows}
         return figures
-    check.__doc__ = f"decode at the shape of {model} in {weights}: tokens/s for 1 … 4,096 rows against the roofline"
+    check.__doc__ = (f"decode at the shape of {model} in {weights}{', keys and values too' if kv == 'fp8' else ''}: "
+                     "tokens/s for 1 … 4,096 rows against the roofline")
     return check
 
 
 def fp8_faster(machine, limit):
     """the 8B shape in fp8 is faster than in bf16 at every row count"""
     del limit
-    fast, slow = (machine.bench(1, "8b", weights=w, rows=ROWS, steps=8) for w in ("fp8", "bf16"))
+    fast, slow = (machine.bench(1, "8b", weights=w, rows=ROWS, steps=8, kv="bf16") for w in ("fp8", "bf16"))
     slow = {s["rows"]: s["ms"] for s in slow["steps"]}
     gains = {str(s["rows"]): slow[s["rows"]] / s["ms"] for s in fast["steps"] if s["rows"] in slow}
     if not gains:
@@ -241,6 +242,7 @@ CHECKS = [  # name, seconds at most, function
     ("decode-1.5b-bf16", 35, decode("1.5b", "bf16")),
     ("decode-8b-bf16", 50, decode("8b", "bf16")),
     ("decode-8b-fp8", 60, decode("8b", "fp8")),
+    ("decode-8b-fp8-kv", 40, decode("8b", "fp8", "fp8")),
     ("fp8-faster", 5, fp8_faster),
     ("memory", 30, memory),
 ]

@@ -29,7 +29,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes, MAX_COUNTS = 16, CHUNK = 256 }
 
 struct bench {
     const struct shape *shape;
-    const char *weights, *isa;
+    const char *weights, *kv_type, *isa;
     bool graphs;
     int counts[MAX_COUNTS], n_counts; /* rows of a step */
     int prompt, own, steps; /* positions shared, positions of each row's own, timed steps */
@@ -99,8 +99,11 @@ static void make_model(struct bench *b) {
     struct model *m = &b->model;
     struct err e = {0};
     const struct model_shape *s = &b->shape->s;
-    struct kernels_options o = {
-        .isa = b->isa, .no_graphs = !b->graphs, .weights = b->weights, .n_vocab = s->n_vocab};
+    struct kernels_options o = {.isa = b->isa,
+                                .no_graphs = !b->graphs,
+                                .weights = b->weights,
+                                .kv = b->kv_type,
+                                .n_vocab = s->n_vocab};
     m->shape = *s;
     m->kernels = kernels_backend("cuda");
     if (!m->kernels) fail("this build has no cuda backend", NULL);
@@ -428,6 +431,8 @@ static void parse(struct bench *b, const char *name, const char *value) {
         if (strcmp(b->shape->name, value)) fail("--model is one of tiny, 0.5b, 1.5b, 8b", NULL);
     } else if (!strcmp(name, "--weights")) {
         b->weights = value;
+    } else if (!strcmp(name, "--kv")) {
+        b->kv_type = value;
     } else if (!strcmp(name, "--isa")) {
         b->isa = value;
     } else if (!strcmp(name, "--rows")) {
@@ -447,7 +452,8 @@ static void parse(struct bench *b, const char *name, const char *value) {
     } else if (!strcmp(name, "--fill-percent")) {
         b->fill = number(value) / 100.0;
     } else {
-        fail("--model --weights --isa --rows --prompt --own --steps --graphs --fill-percent, each "
+        fail("--model --weights --kv --isa --rows --prompt --own --steps --graphs --fill-percent, "
+             "each "
              "with a value",
              NULL);
     }
@@ -456,6 +462,7 @@ static void parse(struct bench *b, const char *name, const char *value) {
 int main(int argc, char **argv) {
     struct bench b = {.shape = &shapes[0],
                       .weights = "bf16",
+                      .kv_type = "bf16",
                       .isa = "auto",
                       .graphs = true,
                       .counts = {1, 4},

@@ -9,7 +9,8 @@
 
 enum { STEP_BLOCKS = 400, STEP_ROWS = 256, STEP_CONTEXT = 512 };
 
-/* 7, 6 and 3 query heads for one KV head; head sizes 64 and 128; odd widths. */
+/* 7, 6 and 3 query heads for one KV head; head sizes 64 and 128; odd widths; heads that are wider
+ * together than what they are computed from, with norms of their own. */
 static struct tiny_model step_models[] = {
     {.architecture = "qwen2",
      .n_layers = 2,
@@ -35,6 +36,15 @@ static struct tiny_model step_models[] = {
      .n_ff = 160,
      .context = STEP_CONTEXT,
      .seed = 5},
+    {.architecture = "qwen3",
+     .n_layers = 2,
+     .n_embd = 160,
+     .n_heads = 6,
+     .n_kv_heads = 2,
+     .head_dim = 128,
+     .n_ff = 800,
+     .context = STEP_CONTEXT,
+     .seed = 6},
 };
 enum { STEP_MODELS = sizeof step_models / sizeof *step_models };
 
@@ -58,7 +68,8 @@ static inline struct step_run step_run_open_as(const char *path, const char *bac
     int blocks = rows > STEP_BLOCKS ? rows : STEP_BLOCKS;
     struct kernels_kv_shape kv = {m->n_layers, m->n_kv_heads, m->head_dim, blocks};
     ck_assert_msg(r.s.k->kv_open(r.s.dev, &kv, &e), "%s", e.message);
-    int widest = m->n_ff > m->n_embd ? m->n_ff : m->n_embd;
+    int widest = m->n_ff > m->n_embd ? m->n_ff : m->n_embd, heads = m->n_heads * m->head_dim;
+    if (heads > widest) widest = heads;
     side_reserve(&r.s, (struct kernels_step_shape){rows, widest, m->n_heads, m->head_dim,
                                                    m->n_vocab, STEP_CONTEXT});
     ck_assert_msg((r.step = step_new(r.model, rows, rows, &e)) != NULL, "%s", e.message);

@@ -1,16 +1,18 @@
 /* Rope, the paged cache and the attention kernels, emulated: against double precision written out
- * here, and bit for bit whoever shares a prompt, whatever the chunks, whoever else is in the step.
- */
+ * here, and bit for bit whoever shares a prompt, whatever the chunks, whoever else is in the step;
+ * with keys and values in bf16 and in fp8. */
 #include "tests/cuda/cuda_test.h"
 
 enum { N_BLOCKS = 96, MAX_ROWS = 112, MAX_HISTORY = 320 };
 
 struct shape {
     int n_heads, n_kv_heads, head_dim;
+    bool fp8; /* keys and values */
 };
 /* 7, 6, 3, 1 and 16 query heads for one KV head. */
-static const struct shape shapes[] = {
-    {14, 2, 64}, {6, 1, 128}, {9, 3, 64}, {2, 2, 128}, {16, 1, 64}};
+static const struct shape shapes[] = {{14, 2, 64, false}, {6, 1, 128, false}, {9, 3, 64, false},
+                                      {2, 2, 128, false}, {16, 1, 64, false}, {14, 2, 64, true},
+                                      {6, 1, 128, true},  {9, 3, 64, true}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 struct fixture {
@@ -23,7 +25,12 @@ struct fixture {
 };
 
 static struct fixture make(struct shape shape, bool interleaved) {
-    struct fixture f = {.s = side_cuda(), .shape = shape};
+    struct fixture f = {
+        .s = side_open_as("cuda", &(struct kernels_options){.n_threads = 1,
+                                                            .isa = "auto",
+                                                            .no_graphs = true,
+                                                            .kv = shape.fp8 ? "fp8" : "bf16"}),
+        .shape = shape};
     struct err e = {0};
     struct kernels_kv_shape kv = {2, shape.n_kv_heads, shape.head_dim, N_BLOCKS};
     ck_assert_msg(f.s.k->kv_open(f.s.dev, &kv, &e), "%s", e.message);
@@ -116,8 +123,32 @@ static void rotate(const struct fixture *f, int position, const float *x, double
         out[a] = (double)x[a] * cos(angle) - (double)x[b] * sin(angle);
         out[b] = (double)x[a] * sin(angle) + (double)x[b] * cos(angle);
     }
+}
+
+static void round_queries(const struct fixture *f, double *x) {
     for (int i = 0; i < f->shape.head_dim; i++)
-        out[i] = (double)round_bf16((float)out[i]);
+        x[i] = (double)round_bf16((float)x[i]);
+}
+
+/* To the nearest fp8, ties to even, |x| <= 448: three bits after the first, exponents from -6 on.
+ */
+static double fp8_rounded(double x) {
+    int exponent = fabs(x) < 0x1p-6 ? -6 : ilogb(x);
+    return ldexp(nearbyint(ldexp(x, 3 - exponent)), exponent - 3);
+}
+
+/* A head's keys or values as the cache has them. */
+static void round_stored(const struct fixture *f, double *x) {
+    if (!f->shape.fp8) {
+        round_queries(f, x);
+        return;
+    }
+    double top = 0;
+    for (int i = 0; i < f->shape.head_dim; i++)
+        top = fmax(top, fabs(x[i]));
+    float scale = (float)top / 448.0f;
+    for (int i = 0; i < f->shape.head_dim; i++)
+        x[i] = fp8_rounded(x[i] / (double)scale) * (double)scale;
 }
 
 /* Head h at `position` of a sequence whose position p had the input of sequence history[p]. */
@@ -125,12 +156,14 @@ static void expected(const struct fixture *f, const int *history, int position, 
                      double *out) {
     int d = f->shape.head_dim, kv = h / (f->shape.n_heads / f->shape.n_kv_heads);
     float *row = calloc((size_t)f->stride, sizeof *row);
-    double q[128], k[128], scores[MAX_HISTORY], most = -INFINITY, total = 0;
+    double q[128], k[128], v[128], scores[MAX_HISTORY], most = -INFINITY, total = 0;
     inputs(f, history[position], position, row);
     rotate(f, position, row + h * d, q);
+    round_queries(f, q);
     for (int p = 0; p <= position; p++) {
         inputs(f, history[p], p, row);
         rotate(f, p, row + (f->shape.n_heads + kv) * d, k);
+        round_stored(f, k);
         scores[p] = 0;
         for (int i = 0; i < d; i++)
             scores[p] += q[i] * k[i];
@@ -142,22 +175,26 @@ static void expected(const struct fixture *f, const int *history, int position, 
         inputs(f, history[p], p, row);
         double w = exp(scores[p] - most);
         total += w;
-        const float *v = row + (f->shape.n_heads + f->shape.n_kv_heads + kv) * d;
         for (int i = 0; i < d; i++)
-            out[i] += w * (double)round_bf16(v[i]);
+            v[i] = (double)row[(f->shape.n_heads + f->shape.n_kv_heads + kv) * d + i];
+        round_stored(f, v);
+        for (int i = 0; i < d; i++)
+            out[i] += w * v[i];
     }
     for (int i = 0; i < d; i++)
         out[i] /= total;
     free(row);
 }
 
+/* A rotation that is off by an ulp can round to the next code, a sixteenth away: hence twice as
+ * much with fp8. */
 static void check_row(const struct fixture *f, const int *history, int position, const float *got) {
     for (int h = 0; h < f->shape.n_heads; h++) {
         double want[128];
         expected(f, history, position, h, want);
         for (int c = 0; c < f->shape.head_dim; c++) {
             double is = (double)got[h * f->shape.head_dim + c];
-            ck_assert_msg(fabs(is - want[c]) < 0.012,
+            ck_assert_msg(fabs(is - want[c]) < (f->shape.fp8 ? 0.024 : 0.012),
                           "position %d head %d dimension %d: %g is not %g", position, h, c, is,
                           want[c]);
         }

@@ -59,9 +59,9 @@ class Server:
         return status
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8"])
-def test_it_serves_and_repeats_itself(model, tmp_path, weights):
-    server = Server(model, str(tmp_path / "never"), "--weights", weights)
+@pytest.mark.parametrize("weights, kv", [("bf16", "bf16"), ("fp8", "bf16"), ("bf16", "fp8")])
+def test_it_serves_and_repeats_itself(model, tmp_path, weights, kv):
+    server = Server(model, str(tmp_path / "never"), "--weights", weights, "--kv", kv)
     try:
         first = server.complete(n=3)
         assert first.status_code == 200, first.text
