@@ -34,7 +34,7 @@ struct verification {
     struct buf *results; /* owned; [n] */
     size_t output_bytes;
     double began;
-    char id[80];
+    char id[80], request_id[RACES_ID_BYTES];
 };
 
 static void verification_free(struct verification *v) {
@@ -62,8 +62,8 @@ static void drop(struct verification *v) {
 static void on_gone(void *arg) { drop(arg); }
 
 static void fail(struct verification *v, const struct err *e) {
-    log_line(e->kind == ERR_SYSTEM ? LOG_ERROR : LOG_INFO, "%s %d %s", v->id, route_status(e->kind),
-             e->message);
+    log_request(e->kind == ERR_SYSTEM ? LOG_ERROR : LOG_INFO, v->request_id, "%d %s",
+                route_status(e->kind), e->message);
     if (v->http) route_reply_error(v->http, e, NULL);
     drop(v);
 }
@@ -100,7 +100,8 @@ static void answer(struct verification *v) {
     writer_key(&w, "total_s");
     writer_number(&w, clock_seconds() - v->began);
     writer_object_end(&w);
-    log_line(LOG_INFO, "%s 200 %d of %d passed", v->id, v->n_passed, v->n);
+    log_request(LOG_INFO, v->request_id, "200 %d of %d passed in %.3f s", v->n_passed, v->n,
+                clock_seconds() - v->began);
     route_reply_json(v->http, 200, &body);
     drop(v);
 }
@@ -211,6 +212,7 @@ void api_verify_start(struct api *api, struct http_request *http, struct keys_ho
     arena_init(&v->arena);
     list_append(&api->verifications, &v->link);
     snprintf(v->id, sizeof v->id, "verify-%.48s", http_request_id(http));
+    snprintf(v->request_id, sizeof v->request_id, "%s", http_request_id(http));
     if (!api_accepts(api, http, &e) || !parse(v, &e) || !api_admits(api, http, holder, 1, 0, &e)) {
         fail(v, &e);
         return;

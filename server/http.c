@@ -533,7 +533,7 @@ void http_write(struct http_request *r, const void *data, size_t len) {
     BUG_ON(r->state != STREAMING);
     if (r->overflowed || !len) return;
     if (!buf_append(&r->out, data, len)) {
-        log_line(LOG_WARN, "%s: the client doesn't read its stream; it is cut", r->id);
+        log_request(LOG_WARN, r->id, "the client doesn't read its stream; it is cut");
         r->overflowed = true;
         uv_timer_start(&r->server->reaper, on_reaper, 0, 0);
         return;

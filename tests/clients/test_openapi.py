@@ -1,7 +1,9 @@
 """schemathesis reads server/openapi.json and asks whatever it allows, and some things it doesn't: no 5xx, no answer that
 breaks the schema, no status that isn't in it."""
 
+import json
 import pathlib
+import re
 
 import pytest
 
@@ -28,6 +30,16 @@ def target():
         server.assert_serves()
         server.assert_quiet()
         assert server.process.poll() is None, server.log
+
+
+@pytest.mark.parametrize("source, name", [("api_tests.c", "Firstpass"), ("api_verify.c", "VerifyRequest")])
+def test_the_file_has_the_fields_that_the_server_knows(source, name):
+    """Where unknown fields are refused, the file must neither lack one nor promise one."""
+    text = (FILE.parent / source).read_text()
+    (known,) = re.findall(r"known\[\] = \{(.*?)NULL", text, re.S)[:1]
+    fields = json.loads(FILE.read_text())["components"]["schemas"][name]
+    assert fields["additionalProperties"] is False
+    assert set(fields["properties"]) == set(re.findall(r'"(\w+)"', known))
 
 
 def short(body):

@@ -9,50 +9,8 @@ import time
 import aiohttp
 import pytest
 
-from conftest import LONG, MIXED_SECONDS
+from conftest import LONG, adds_up, run, stream
 from e2e_conftest import SMOL, need_model, serving
-
-
-def adds_up(server):
-    m = server.assert_quiet()
-    started, finished, stopped = (m[f"firstpass_candidates_{what}_total"] for what in ("started", "finished", "stopped"))
-    assert started == finished + stopped, m
-    ended = sum(v for k, v in m.items() if k.startswith("firstpass_races_ended_total"))
-    assert ended == m["firstpass_races_total"]
-    return m
-
-
-def run(server, work, limit=600):
-    async def inside():
-        connector = aiohttp.TCPConnector(limit=0)
-        timeout = aiohttp.ClientTimeout(total=limit)
-        async with aiohttp.ClientSession(server.url, connector=connector, timeout=timeout) as session:
-            return await work(session)
-    return asyncio.run(inside())
-
-
-async def stream(session, body, leave_after=None):
-    """The text of a whole stream, or None where this client left after so many seconds."""
-    text, done = "", False
-    async def read():
-        nonlocal text, done
-        async with session.post("/v1/completions", json={**body, "stream": True}) as answer:
-            assert answer.status == 200, await answer.text()
-            async for line in answer.content:
-                if line.startswith(b"data: [DONE]"):
-                    done = True
-                elif line.startswith(b"data: "):
-                    for choice in json.loads(line[6:])["choices"]:
-                        text += choice["text"]
-    if leave_after is None:
-        await read()
-        assert done
-        return text
-    try:
-        await asyncio.wait_for(read(), leave_after)
-        return text
-    except asyncio.TimeoutError:
-        return None
 
 
 def test_a_thousand_streams_at_once(server):
@@ -146,53 +104,3 @@ def test_metrics_are_cheap_under_load(server):
     assert len(times) > 5
     print(f"/metrics under load: p50 {times[len(times) // 2] * 1e3:.1f} ms, max {times[-1] * 1e3:.1f} ms")
     adds_up(server)
-
-
-def memory_of(pid):
-    with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
-
-
-def descriptors_of(pid):
-    import os
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def test_mixed_load_leaves_memory_and_descriptors_flat(server):
-    """Streams, whole answers, races with tests, mistakes and deserters, minutes of it; then twice as much leaves no more."""
-    seconds = MIXED_SECONDS / 2
-    dice = random.Random(2)
-    async def one(session):
-        kind = dice.randrange(6)
-        if kind == 0:
-            return await stream(session, {"prompt": "One", "max_tokens": 8, "n": 3})
-        if kind == 1:
-            return await stream(session, {"prompt": "Two", "max_tokens": 40, "ignore_eos": True}, dice.uniform(0, 0.5))
-        body, status = [({"prompt": "Three", "max_tokens": 6, "n": 4, "logprobs": 2, "echo": True}, 200),
-                        ({"prompt": "Four", "temperature": 9}, 400),
-                        ({"prompt": "def f():\n", "max_tokens": 8, "firstpass": {
-                            "tests": "assert f() == 1", "entry_point": "f", "max_candidates": 3}}, 200),
-                        ({"prompt": ["a", "b"], "max_tokens": 2}, 200)][kind - 2]
-        async with session.post("/v1/completions", json=body) as answer:
-            text = await answer.text()
-            assert answer.status == status, text
-    async def for_a_while(session):
-        until = time.monotonic() + seconds
-        async def worker():
-            n = 0
-            while time.monotonic() < until:
-                await one(session)
-                n += 1
-            return n
-        return sum(await asyncio.gather(*[worker() for _ in range(16)]))
-    pid = server.process.pid
-    sizes = []
-    for _ in range(2):
-        n = run(server, for_a_while, seconds + 600)
-        adds_up(server)
-        server.wait_metrics(lambda m: m["firstpass_http_connections"] <= 2, "closed connections")
-        sizes.append((memory_of(pid), descriptors_of(pid), n))
-    print(f"after {sizes[0][2]} and {sizes[1][2]} requests: {sizes[0][0] >> 20} and {sizes[1][0] >> 20} MiB, "
-          f"{sizes[0][1]} and {sizes[1][1]} descriptors")
-    assert sizes[1][1] <= sizes[0][1] + 4
-    assert sizes[1][0] <= sizes[0][0] + (24 << 20), sizes
