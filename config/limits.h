@@ -17,7 +17,9 @@ enum {
     LIMIT_STOP_BYTES = 256,   /* of one stop string */
     LIMIT_TOP_LOGPROBS = 20,
     LIMIT_TEMPERATURES = 16, /* of one race's diversity */
-    LIMIT_PASS_AT = 32,      /* values of k in one request's pass_at_k */
+    LIMIT_PROMPT_VARIANTS = 16,
+    LIMIT_VARIANT_BYTES = 64 * 1024, /* of each of their texts */
+    LIMIT_PASS_AT = 32,              /* values of k in one request's pass_at_k */
     LIMIT_MESSAGES = 4096,
     LIMIT_RESPONSES_ECHO = 128 * 1024 * 1024, /* what /v1/responses repeats of its request */
     LIMIT_CONNECTIONS = 4096,                 /* open at once */

@@ -66,6 +66,7 @@ struct branch *branch_new(struct job *j, int first, int n, uint64_t age) {
         if (!job_handle_candidate_cancelled(j->handle, i)) b->members[b->n_members++] = i;
     set_capacity(b, first_capacity(&j->spec));
     stop_init(&b->stop, &j->rules);
+    if (j->spec.lead_len) stop_lead(&b->stop, j->spec.lead, j->spec.lead_len);
     if (job_has_penalties(j)) count_prompt(b);
     list_append(&j->branches, &b->in_job);
     return b;

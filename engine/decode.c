@@ -83,8 +83,12 @@ static void copy_block(void *arg, int to, int from, int n_positions) {
 }
 
 void decode_add(struct decode *d, struct job *j) {
-    list_append(&d->jobs, &j->in_engine);
-    d->n_jobs++;
+    for (struct job *mate; j; j = mate) {
+        mate = j->mate;
+        j->mate = NULL;
+        list_append(&d->jobs, &j->in_engine);
+        d->n_jobs++;
+    }
 }
 
 int decode_jobs(const struct decode *d) { return d->n_jobs; }
@@ -178,23 +182,52 @@ static void view_branch(struct decode *d, struct branch *b, int job) {
     };
 }
 
+/* A prompt that hasn't been begun waits while another of its race is read: then what they have in
+ * common is in the cache. */
+static bool waits_for_mate(const struct decode *d, const struct job *j) {
+    if (!j->group || j->looked_up) return false;
+    LIST_EACH(it, &d->jobs) {
+        const struct job *other = LIST_ITEM(it, struct job, in_engine);
+        if (other == j) return false;
+        if (other->group == j->group && other->cached < job_prompt_goal(other)) return true;
+    }
+    return false;
+}
+
+/* Links the job to the one before it of its group. */
+static void view_mates(struct decode *d, int index) {
+    uint64_t group = d->job_at[index]->group;
+    for (int i = index - 1; group && i >= 0; i--) {
+        if (d->job_at[i]->group != group) continue;
+        d->view_jobs[i].mate = index;
+        d->view_jobs[index].follows = true;
+        return;
+    }
+}
+
 static void fill_view(struct decode *d) {
     reserve_view(d, d->n_jobs, 0);
     d->n_view_jobs = d->n_view_branches = 0;
     LIST_EACH(it, &d->jobs) {
         struct job *j = LIST_ITEM(it, struct job, in_engine);
         int index = d->n_view_jobs++;
-        job_look_up(j, d->pool);
+        bool held = waits_for_mate(d, j);
+        if (!held) job_look_up(j, d->pool);
+        int waiting = job_waiting(j);
         d->job_at[index] = j;
         d->view_jobs[index] = (struct scheduler_job){
             .prompt_left = job_prompt_goal(j) - j->cached,
             .prompt_cached = j->cached,
             .prompt_blocks = j->n_blocks,
             .prompt_private = job_private_blocks(j, d->pool),
-            .waiting = job_waiting(j),
+            .waiting = waiting,
             .in_flight = j->in_flight,
             .width = atomic_load_explicit(&j->handle->width, memory_order_relaxed),
+            .held = held,
+            .next = job_draws_as(j, j->next_index),
+            .step = j->spec.index_step,
         };
+        view_mates(d, index);
         LIST_EACH(bt, &j->branches) view_branch(d, LIST_ITEM(bt, struct branch, in_job), index);
     }
 }

@@ -249,6 +249,14 @@ static void drain_events(struct engine *g) {
         event_free(ev);
 }
 
+static void free_group(struct job *j, bool handles) {
+    for (struct job *mate; j; j = mate) {
+        mate = j->mate;
+        if (handles) job_handle_unref(j->handle); /* LOOP's; the job drops its own */
+        job_free(j, NULL);
+    }
+}
+
 void engine_close(struct engine *g) {
     if (!g) return;
     if (g->started) {
@@ -262,7 +270,7 @@ void engine_close(struct engine *g) {
     }
     drain_events(g);
     for (struct job *j; (j = queue_pop(g->jobs));)
-        job_free(j, NULL);
+        free_group(j, false);
     while (g->n_handles)
         job_handle_unref(g->handles[--g->n_handles]);
     free(g->handles);
@@ -375,6 +383,12 @@ const char *engine_token_text(const struct engine *g, int32_t token, size_t *len
 
 /* ---- jobs ---- */
 
+float engine_temperature(const struct engine_sampling *s, int index, int n_prompts) {
+    if (s->greedy_first && index == 0) return 0;
+    return s->n_temperatures ? s->temperatures[index / n_prompts % s->n_temperatures]
+                             : s->temperature;
+}
+
 static bool check_length(const struct engine *g, const struct engine_job *s, struct err *e) {
     int64_t sum = (int64_t)s->n_prompt + s->max_tokens;
     if (sum <= g->info.context) return true;
@@ -401,30 +415,50 @@ static bool check_tokens(const struct engine *g, const struct engine_job *s, str
 static bool check_job(const struct engine *g, const struct engine_job *s, struct err *e) {
     BUG_ON(s->n_candidates < 1 || s->n_candidates > LIMIT_CANDIDATES || s->max_tokens < 1);
     BUG_ON(s->first_index < 0 || s->first_index > LIMIT_CANDIDATES);
+    BUG_ON(s->index_step < 0 || s->index_step > LIMIT_PROMPT_VARIANTS);
     BUG_ON(s->n_top_logprobs < 0 || s->n_top_logprobs > KERNELS_TOP);
     BUG_ON(s->n_prompt_top < 0 || s->n_prompt_top > KERNELS_TOP);
     if (s->n_prompt < 1) return err_param(e, "prompt", "the prompt has no tokens");
     return check_length(g, s, e) && check_tokens(g, s, e);
 }
 
-bool engine_submit(struct engine *g, const struct engine_job *spec, uint64_t *id, struct err *e) {
-    if (!check_job(g, spec, e)) return false;
-    struct job_handle *handle = job_handle_new(g->next_id, spec->n_candidates, spec->width);
-    struct job *j = job_new(spec, handle);
-    if (!queue_push(g->jobs, j)) {
-        job_handle_unref(handle); /* LOOP's; the job drops its own */
-        job_free(j, NULL);
-        return err_set(e, ERR_BUSY, "too many requests wait for the engine (%d); try again later",
-                       QUEUED_JOBS);
-    }
+static void keep_handle(struct engine *g, struct job_handle *handle) {
     if (g->n_handles == g->handle_capacity) {
         g->handle_capacity = g->handle_capacity ? 2 * g->handle_capacity : 16;
         g->handles =
             err_realloc(g->handles, (size_t)g->handle_capacity, sizeof(struct job_handle *));
     }
     g->handles[g->n_handles++] = handle;
-    *id = g->next_id++;
+}
+
+bool engine_submit_group(struct engine *g, const struct engine_job *specs, int n, uint64_t *ids,
+                         struct err *e) {
+    struct job *first = NULL, **end = &first;
+    struct job_handle *handles[LIMIT_PROMPT_VARIANTS];
+    BUG_ON(n < 1 || n > LIMIT_PROMPT_VARIANTS);
+    for (int i = 0; i < n; i++)
+        if (!check_job(g, &specs[i], e)) return false;
+    for (int i = 0; i < n; i++) {
+        uint64_t id = g->next_id + (uint64_t)i;
+        *end = job_new(&specs[i], job_handle_new(id, specs[i].n_candidates, specs[i].width));
+        (*end)->group = n > 1 ? g->next_id : 0;
+        handles[i] = (*end)->handle;
+        end = &(*end)->mate;
+    }
+    if (!queue_push(g->jobs, first)) {
+        free_group(first, true);
+        return err_set(e, ERR_BUSY, "too many requests wait for the engine (%d); try again later",
+                       QUEUED_JOBS);
+    }
+    for (int i = 0; i < n; i++) {
+        keep_handle(g, handles[i]);
+        ids[i] = g->next_id++;
+    }
     return true;
+}
+
+bool engine_submit(struct engine *g, const struct engine_job *spec, uint64_t *id, struct err *e) {
+    return engine_submit_group(g, spec, 1, id, e);
 }
 
 static struct job_handle *find_handle(const struct engine *g, uint64_t id) {

@@ -104,9 +104,12 @@ struct engine_sampling {
     const struct engine_bias *bias; /* borrowed until submit returns */
     int n_bias;
     bool greedy_first;         /* candidate 0 is decoded at temperature 0 */
-    const float *temperatures; /* candidate i has temperatures[i mod n], borrowed likewise; */
+    const float *temperatures; /* a ladder, see engine_temperature(); borrowed likewise; */
     int n_temperatures;        /* 0: all have `temperature` */
 };
+/* The temperature of the candidate that draws as number `index` of a race whose candidates are
+ * dealt over n_prompts prompts: each prompt's go through the ladder. */
+float engine_temperature(const struct engine_sampling *, int index, int n_prompts);
 struct engine_bias {
     int32_t token;
     float bias;
@@ -117,9 +120,12 @@ struct engine_job {
     const int32_t *prompt;
     int n_prompt;     /* >= 1 */
     int n_candidates; /* 1 … LIMIT_CANDIDATES */
-    int first_index;  /* candidate 0 draws as candidate first_index of a larger job does: events
+    int first_index;  /* candidate 0 draws as candidate first_index of a larger race does: events
                          still count from 0 */
-    int width;        /* candidates in flight at most; 0: as the engine sees fit */
+    int index_step; /* … and candidate i as first_index + i * index_step; 0 is 1: the race has as
+                       many prompts, over which its candidates are dealt in turn */
+    int width;      /* candidates in flight at most, those of its group included; 0: as the engine
+                       sees fit */
     uint64_t seed;
     struct engine_sampling sampling;
     int max_tokens; /* of each candidate, >= 1 */
@@ -140,12 +146,19 @@ struct engine_job {
                              computed then, whatever the cache has */
     int n_prompt_top;
     const char *cache_salt; /* prompts are reused only among equal salts; NULL: "" */
+    const char *lead; /* text that the prompt ends with and each candidate's text begins with; none
+                         of it is in its tokens, and stop strings aren't looked for in it */
+    size_t lead_len;
 };
 
 /* Takes the job: false with ERR_INPUT (can't ever run: prompt and max_tokens too long for the
  * context or the pool), ERR_BUSY (too many jobs waiting).  O(1) in n_candidates.  *id is never 0.
  */
 bool engine_submit(struct engine *, const struct engine_job *, uint64_t *id, struct err *e);
+/* The same of n jobs, all or none: a group, which are the prompts of one race.  They have one
+ * width, and their candidates start in the order of the numbers that they draw as. */
+bool engine_submit_group(struct engine *, const struct engine_job *jobs, int n, uint64_t *ids,
+                         struct err *e);
 /* Takes effect before the next step but one; never fails; unknown or ended ids are ignored. */
 void engine_cancel(struct engine *, uint64_t id);
 /* Cancels one candidate (started or not). */

@@ -70,6 +70,8 @@ struct job *job_new(const struct engine_job *spec, struct job_handle *handle) {
     j->spec = *spec;
     struct engine_job *s = &j->spec;
     struct arena *a = &j->arena;
+    if (!s->index_step) s->index_step = 1;
+    if (s->lead_len) s->lead = arena_strndup(a, s->lead, s->lead_len);
     s->prompt = copy(a, s->prompt, (size_t)s->n_prompt, sizeof *s->prompt);
     s->sampling.bias =
         copy(a, s->sampling.bias, (size_t)s->sampling.n_bias, sizeof *s->sampling.bias);
@@ -154,6 +156,10 @@ void job_drop_prompt(struct job *j, struct kv_pool *pool) {
     if (!j->announced) j->reused = 0;
     j->published = kv_root(j->spec.cache_salt);
     j->n_published = 0;
+}
+
+int job_draws_as(const struct job *j, int index) {
+    return j->spec.first_index + index * j->spec.index_step;
 }
 
 int job_waiting(struct job *j) {

@@ -34,6 +34,8 @@ bool job_handle_candidate_cancelled(const struct job_handle *, int index);
 
 struct job {
     struct list in_engine;     /* oldest first */
+    uint64_t group;            /* 0: none */
+    struct job *mate;          /* owned: the next of its group, on the way to the engine */
     struct job_handle *handle; /* holds one reference */
     struct arena arena;        /* owns all that spec points to */
     struct engine_job spec;
@@ -71,6 +73,8 @@ void job_publish(struct job *, struct kv_pool *);
 int job_private_blocks(const struct job *, const struct kv_pool *);
 /* Gives the prompt's blocks back. */
 void job_drop_prompt(struct job *, struct kv_pool *);
+/* The number that candidate `index` draws as. */
+int job_draws_as(const struct job *, int index);
 /* Candidates never started and not cancelled; advances next_index over cancelled ones. */
 int job_waiting(struct job *);
 bool job_has_penalties(const struct job *);

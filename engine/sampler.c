@@ -37,7 +37,6 @@ static struct kernels_draw branch_draw(struct sampler *s, const struct batch_dra
         .logit_row = at->logit_row,
         .seed = job->seed,
         .position = (uint32_t)position,
-        .temperature = p->temperature,
         .top_k = p->top_k,
         .top_p = p->top_p,
         .min_p = p->min_p,
@@ -98,11 +97,9 @@ void sampler_prepare(struct sampler *s, const struct batch *batch, const struct 
         struct kernels_draw d = branch_draw(s, &batch->draws[i], n_ends);
         for (int k = 0; k < b->n_members; k++) {
             s->draw[n] = d;
-            int index = b->job->spec.first_index + b->members[k];
-            s->draw[n].candidate = (uint32_t)index;
-            if (p->n_temperatures)
-                s->draw[n].temperature = p->temperatures[index % p->n_temperatures];
-            if (index == 0 && p->greedy_first) s->draw[n].temperature = 0;
+            int number = job_draws_as(b->job, b->members[k]);
+            s->draw[n].candidate = (uint32_t)number;
+            s->draw[n].temperature = engine_temperature(p, number, b->job->spec.index_step);
             n++;
         }
     }

@@ -36,28 +36,73 @@ static int oldest_parked(const struct scheduler_branch *branches, int n_branches
     return best;
 }
 
-/* The job with the fewest candidates in flight that may start one more, or -1. */
+/* The one of mates that has the next candidate, or -1. */
+static int whose_turn(const struct scheduler_job *jobs, int first) {
+    int best = -1, lowest = 0;
+    for (int j = first;; j = jobs[j].mate) {
+        int number = jobs[j].next + jobs[j].start * jobs[j].step;
+        if (jobs[j].start < jobs[j].waiting && (best < 0 || number < lowest)) {
+            best = j;
+            lowest = number;
+        }
+        if (!jobs[j].mate) return best;
+    }
+}
+
+static int count_together(const struct scheduler_job *jobs, int first) {
+    int n = jobs[first].in_flight;
+    for (int j = jobs[first].mate; j; j = jobs[j].mate)
+        n += jobs[j].in_flight;
+    return n;
+}
+
+/* The first of those mates that have the fewest candidates in flight and may start one more, or -1.
+ */
 static int next_to_start(const struct scheduler_job *jobs, int n_jobs, int in_flight, int fair,
                          const struct scheduler_budget *budget) {
     int best = -1;
     for (int j = 0; j < n_jobs; j++) {
-        const struct scheduler_job *job = &jobs[j];
-        int now = job->in_flight + job->start;
-        int width = job->width > 0 ? job->width : budget->auto_width;
-        if (job->prompt_left || job->start >= job->waiting || now >= width) continue;
-        if (in_flight >= budget->max_rows && now >= fair) continue;
-        if (best < 0 || now < jobs[best].in_flight + jobs[best].start) best = j;
+        int now = jobs[j].together;
+        if (jobs[j].follows || (best >= 0 && now >= jobs[best].together)) continue;
+        int turn = whose_turn(jobs, j);
+        if (turn < 0 || jobs[turn].prompt_left) continue;
+        int width = jobs[turn].width > 0 ? jobs[turn].width : budget->auto_width;
+        if (now >= width || (in_flight >= budget->max_rows && now >= fair)) continue;
+        best = j;
     }
     return best;
+}
+
+/* Where nothing is live: a prompt whose turn it is may find no room beside those that its mates
+ * hold, and they would wait for it for ever.  The first of such mates, and in *ready one of them
+ * that can go on. */
+static int out_of_turn(const struct scheduler_job *jobs, int n_jobs,
+                       const struct scheduler_budget *budget, int *ready) {
+    for (int first = 0; first < n_jobs; first++) {
+        int turn = jobs[first].follows ? -1 : whose_turn(jobs, first);
+        if (turn < 0) continue;
+        const struct scheduler_job *job = &jobs[turn];
+        int all = divide_up(job->prompt_cached + job->prompt_left, budget->block);
+        if (all - job->prompt_blocks < budget->free_blocks) continue; /* one for its candidate */
+        for (int j = first;; j = jobs[j].mate) {
+            *ready = j;
+            if (!jobs[j].prompt_left && jobs[j].start < jobs[j].waiting) return first;
+            if (!jobs[j].mate) break;
+        }
+    }
+    return -1;
 }
 
 void scheduler_admit(struct scheduler_job *jobs, int n_jobs, struct scheduler_branch *branches,
                      int n_branches, const struct scheduler_budget *budget) {
     int in_flight = 0, active = 0, live = 0;
-    for (int j = 0; j < n_jobs; j++) {
+    for (int j = 0; j < n_jobs; j++)
         jobs[j].start = 0;
-        in_flight += jobs[j].in_flight;
-        active += jobs[j].in_flight > 0 || jobs[j].waiting > 0;
+    for (int j = 0; j < n_jobs; j++) {
+        if (jobs[j].follows) continue;
+        jobs[j].together = count_together(jobs, j);
+        in_flight += jobs[j].together;
+        active += jobs[j].together > 0 || whose_turn(jobs, j) >= 0;
     }
     for (int b = 0; b < n_branches; b++) {
         branches[b].unpark = false;
@@ -82,10 +127,15 @@ void scheduler_admit(struct scheduler_job *jobs, int n_jobs, struct scheduler_br
     int fair = max_int(1, active ? budget->max_rows / active : budget->max_rows);
     for (;;) {
         if (free - 1 < live && !idle) return;
+        int j = -1, first = next_to_start(jobs, n_jobs, in_flight, fair, budget);
+        if (first >= 0)
+            j = whose_turn(jobs, first);
+        else if (idle)
+            first = out_of_turn(jobs, n_jobs, budget, &j);
+        if (first < 0) return;
         idle = false;
-        int j = next_to_start(jobs, n_jobs, in_flight, fair, budget);
-        if (j < 0) return;
         jobs[j].start++;
+        jobs[first].together++;
         in_flight++;
         free--;
         live++;
@@ -201,10 +251,10 @@ static void plan_prompts(struct scheduler_job *jobs, int n_jobs, int n_live,
     int prefilling = 0;
     int parked = oldest_parked(branches, n_branches);
     for (int j = 0; j < n_jobs; j++)
-        prefilling += jobs[j].prompt_left > 0 && !jobs[j].drop_prompt;
+        prefilling += jobs[j].prompt_left > 0 && !jobs[j].drop_prompt && !jobs[j].held;
     for (int j = 0; j < n_jobs && room->chunk > 0; j++) {
         struct scheduler_job *job = &jobs[j];
-        if (!job->prompt_left || job->drop_prompt) continue;
+        if (!job->prompt_left || job->drop_prompt || job->held) continue;
         int share = max_int(room->chunk / max_int(prefilling--, 1), budget->block);
         int rows = min_int(min_int(job->prompt_left, share), room->chunk);
         int need =

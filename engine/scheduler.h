@@ -26,11 +26,19 @@ struct scheduler_job {
     int prompt_private; /* those that dropping the prompt would free */
     int waiting;        /* candidates never started */
     int in_flight;      /* candidates in live or parked branches */
-    int width;          /* candidates in flight at most; 0: budget.auto_width */
+    int width; /* candidates in flight at most, its mates' included; 0: budget.auto_width */
+    /* Jobs of one race are mates: they count as one, and start candidates in the order of their
+     * numbers. */
+    int mate;       /* the next of them, at a higher index; 0: none */
+    bool follows;   /* it is the mate of one before it */
+    bool held;      /* its prompt gets no rows: it waits for a mate's */
+    int next, step; /* number of its next candidate; from one to the next */
     /* out */
     int start;        /* admit: candidates to start, all in one branch */
     int rows;         /* rows: prompt positions to compute */
     bool drop_prompt; /* rows: give the prompt's blocks back; compute it again later */
+    /* the scheduler's own */
+    int together; /* of the first of mates: their candidates in flight */
 };
 
 struct scheduler_branch {

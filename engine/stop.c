@@ -141,7 +141,7 @@ static int stop_at(const struct stop *s, size_t end) {
     const struct stop_rules *r = s->rules;
     int best = -1;
     for (int i = 0; i < r->n; i++) {
-        if (r->lens[i] > end || (best >= 0 && r->lens[i] <= r->lens[best])) continue;
+        if (r->lens[i] > end - s->lead || (best >= 0 && r->lens[i] <= r->lens[best])) continue;
         if (!memcmp(s->text.data + end - r->lens[i], r->strings[i], r->lens[i])) best = i;
     }
     return best;
@@ -151,6 +151,18 @@ static bool ended(struct stop *s, enum stop_why why, size_t cut) {
     s->why = why;
     cut_text(&s->text, cut);
     return true;
+}
+
+void stop_lead(struct stop *s, const char *text, size_t len) {
+    size_t cut;
+    BUG_ON(s->text.len);
+    buf_append(&s->text, text, len);
+    for (; s->scanned < len; s->scanned++)
+        if (s->rules->code_end && text[s->scanned] == '\n' && end_line(s, s->scanned, &cut)) {
+            s->code.fence = 0;
+            s->code.line = s->scanned + 1;
+        }
+    s->lead = len;
 }
 
 bool stop_feed(struct stop *s, const char *bytes, size_t len) {
@@ -188,7 +200,8 @@ void stop_finish(struct stop *s) {
 static size_t stop_begun(const struct stop *s, size_t end) {
     size_t most = 0;
     for (int i = 0; i < s->rules->n; i++) {
-        size_t n = s->rules->lens[i] - 1 < end ? s->rules->lens[i] - 1 : end;
+        size_t n = s->rules->lens[i] - 1;
+        if (n > end - s->lead) n = end - s->lead;
         for (; n > most; n--)
             if (!memcmp(s->text.data + end - n, s->rules->strings[i], n)) most = n;
     }

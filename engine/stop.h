@@ -43,6 +43,7 @@ struct stop {
     enum stop_why why;
     int which; /* index of the stop string */
     /* the rest is stop.c's own */
+    size_t lead;    /* bytes of text in which no stop string is looked for */
     size_t scanned; /* bytes of text that have been looked at, whole characters */
     bool finished;
     struct {
@@ -56,6 +57,9 @@ struct stop {
 
 void stop_init(struct stop *, const struct stop_rules *);
 void stop_clear(struct stop *);
+/* Before the first token: what the text begins with, in UTF-8. A block of code may be open behind
+ * it; nothing in it ends the text. */
+void stop_lead(struct stop *, const char *text, size_t len);
 /* Adds one token's bytes.  True where the text has ended: `text` is then cut at the end. */
 bool stop_feed(struct stop *, const char *bytes, size_t len);
 /* No more tokens: turns an incomplete tail into U+FFFD, holds nothing back any more. */

@@ -387,6 +387,23 @@ bool api_request_parse(struct api_request *q, enum api_request_kind kind, const 
 
 void api_request_clear(struct api_request *q) { arena_clear(&q->arena); }
 
+int api_request_n_variants(const struct api_request *q) {
+    return q->n_variants ? q->n_variants : 1;
+}
+
+int api_request_number(const struct api_request *q, int index) {
+    return q->job.first_index + index;
+}
+
+int api_request_variant_of(const struct api_request *q, int index) {
+    return api_request_number(q, index) % api_request_n_variants(q);
+}
+
+float api_request_temperature(const struct api_request *q, int index) {
+    return engine_temperature(&q->job.sampling, api_request_number(q, index),
+                              api_request_n_variants(q));
+}
+
 bool api_request_tells_each(const struct api_request *q) {
     return q->has_tests && q->stream && q->progress == API_REQUEST_PROGRESS_CANDIDATES;
 }

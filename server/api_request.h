@@ -49,6 +49,16 @@ struct api_request_prompt {
     size_t n_tokens;
 };
 
+/* One of diversity.prompts, see server/api_variants.h; none of the texts is NULL. */
+struct api_request_variant {
+    const char *user; /* guarded in a chat */
+    size_t user_len;
+    const char *lead; /* what each candidate's text begins with */
+    size_t lead_len;
+    const char *behind; /* the same behind the rendered template: guarded in a chat */
+    size_t behind_len;
+};
+
 /* Pointers: the request's arena. */
 struct api_request {
     struct arena arena; /* owned */
@@ -69,6 +79,9 @@ struct api_request {
                               as in `variables`; NULL: it begins anew */
     size_t continued_len;
     const char *repeated; /* responses: what the answer says again, as JSON members */
+
+    const struct api_request_variant *variants;
+    int n_variants; /* 0: the prompt as it is */
 
     bool add_bos; /* the beginning-of-sequence token goes before text where the model wants it */
 
@@ -98,6 +111,13 @@ struct api_request {
 bool api_request_parse(struct api_request *, enum api_request_kind, const char *body, size_t len,
                        const struct api_request_context *, struct err *e) MUST_CHECK;
 void api_request_clear(struct api_request *);
+/* Prompts that a race's candidates are dealt over, 1 at least. */
+int api_request_n_variants(const struct api_request *);
+/* Of the race's candidate `index`: its number among all of its seed, its prompt's among the
+ * variants, its temperature. */
+int api_request_number(const struct api_request *, int index);
+int api_request_variant_of(const struct api_request *, int index);
+float api_request_temperature(const struct api_request *, int index);
 /* Each candidate is told as it is judged, and so not again at the end. */
 bool api_request_tells_each(const struct api_request *);
 

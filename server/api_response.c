@@ -22,6 +22,13 @@ int64_t api_response_characters(const char *s, size_t len) {
     return n;
 }
 
+int64_t api_response_lead(const struct api_response_head *h, int candidate) {
+    const struct api_request *q = h->request;
+    if (!q->n_variants) return 0;
+    const struct api_request_variant *v = &q->variants[api_request_variant_of(q, candidate)];
+    return api_response_characters(v->lead, v->lead_len);
+}
+
 const char *api_response_finish_reason(enum engine_reason reason) {
     switch (reason) {
     case ENGINE_STOP:
@@ -273,9 +280,20 @@ void api_response_write_prompt_logprobs(struct writer *w, const struct api_respo
 
 /* ---- choices ---- */
 
-/* A candidate's number among all of its seed. */
-static int number_of(const struct api_response_head *h, const struct race_candidate *c) {
-    return h->request->job.first_index + c->index;
+/* What it takes to have a candidate again, beside the request and its seed. */
+static void write_number(struct writer *w, const struct api_response_head *h,
+                         const struct race_candidate *c) {
+    writer_key(w, "candidate");
+    writer_int(w, api_request_number(h->request, c->index));
+    if (!h->request->n_variants) return;
+    writer_key(w, "prompt");
+    writer_int(w, api_request_variant_of(h->request, c->index));
+}
+
+static void write_temperature(struct writer *w, const struct api_response_head *h,
+                              const struct race_candidate *c) {
+    writer_key(w, "temperature");
+    writer_float(w, api_request_temperature(h->request, c->index));
 }
 
 static void write_score(struct writer *w, const struct race_candidate *c) {
@@ -291,8 +309,7 @@ void api_response_write_origin(struct writer *w, const struct api_response_head 
                                const struct race_candidate *c) {
     writer_key(w, "stop_reason");
     writer_text(w, c->stop);
-    writer_key(w, "candidate");
-    writer_int(w, number_of(h, c));
+    write_number(w, h, c);
     if (!h->request->has_tests) return;
     write_score(w, c);
 }
@@ -328,7 +345,8 @@ void api_response_write_choice(struct writer *w, const struct api_response_head 
     struct api_response_tokens runs[] = {
         {prompt->tokens, prompt->logprobs, prompt->n_tokens, prompt->n_lead, 0},
         {c->tokens, c->logprobs, c->n_tokens, 0,
-         prompt->echo ? api_response_characters(prompt->echo, prompt->echo_len) : 0},
+         prompt->echo ? api_response_characters(prompt->echo, prompt->echo_len)
+                      : api_response_lead(h, c->index)},
     };
     writer_key(w, "logprobs");
     api_response_write_logprobs(w, h, echoed ? runs : runs + 1, echoed ? 2 : 1);
@@ -365,8 +383,8 @@ static const char *reason_name(enum engine_reason reason) {
 void api_response_write_candidate(struct writer *w, const struct api_response_head *h,
                                   const struct race_candidate *c) {
     writer_object(w);
-    writer_key(w, "candidate");
-    writer_int(w, number_of(h, c));
+    write_number(w, h, c);
+    write_temperature(w, h, c);
     writer_key(w, "ended");
     writer_text(w, reason_name(c->reason));
     writer_key(w, "tokens");
@@ -485,10 +503,10 @@ void api_response_write_firstpass(struct writer *w, const struct api_response_he
         if (r->n_choices) {
             const struct race_candidate *c = r->choices[0];
             writer_object(w);
-            writer_key(w, "candidate");
-            writer_int(w, number_of(h, c));
+            write_number(w, h, c);
             writer_key(w, "seed");
             writer_uint(w, r->seed);
+            write_temperature(w, h, c);
             write_verdict(w, c);
             writer_key(w, "code");
             writer_string(w, c->code, c->code ? c->code_len : 0);

@@ -81,6 +81,8 @@ void api_response_write_firstpass(struct writer *, const struct api_response_hea
  * that k of them, drawn without putting back, hold a pass (Chen et al., arXiv 2107.03374).  NAN
  * where k > n. */
 double api_response_pass_at(int n, int passed, int k);
+/* Characters that a candidate's text has before its first token. */
+int64_t api_response_lead(const struct api_response_head *, int candidate);
 /* Characters in UTF-8 text. */
 int64_t api_response_characters(const char *s, size_t len);
 

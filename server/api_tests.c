@@ -1,6 +1,7 @@
 #include "server/api_tests.h"
 
 #include "config/limits.h"
+#include "server/api_variants.h"
 
 #include <ctype.h>
 #include <jansson.h>
@@ -370,34 +371,47 @@ static void read_first_index(struct reader *f, struct api_request *q) {
                     LIMIT_CANDIDATES);
 }
 
-/* Candidates that differ by more than their draws: a ladder of temperatures. */
-static void read_diversity(struct reader *f, struct api_request *q) {
-    static const char *const known[] = {"temperatures", NULL};
+static void read_ladder(struct reader *diversity, struct api_request *q) {
+    json_t *list = reader_get(diversity, "temperatures");
+    size_t n = json_array_size(list);
+    if (!list || diversity->failed) return;
+    if (!n || n > LIMIT_TEMPERATURES) {
+        reader_fail(diversity, "temperatures", "must be a list of 1 to %d numbers",
+                    LIMIT_TEMPERATURES);
+        return;
+    }
+    float *ladder = arena_alloc(diversity->arena, n, sizeof *ladder);
+    for (size_t i = 0; i < n && !diversity->failed; i++) {
+        json_t *item = json_array_get(list, i);
+        double t = json_is_number(item) ? json_number_value(item) : -1;
+        if (t >= 0 && t <= 2)
+            ladder[i] = (float)t;
+        else
+            reader_fail(diversity, "temperatures", "each must be a number from 0 to 2");
+    }
+    q->job.sampling.temperatures = ladder;
+    q->job.sampling.n_temperatures = (int)n;
+}
+
+/* Candidates that differ by more than their draws. */
+static void read_diversity(struct reader *f, const struct api_request_context *c, const char *user,
+                           struct api_request *q) {
+    static const char *const known[] = {"temperatures", "prompts", NULL};
     json_t *v = reader_get(f, "diversity");
     if (!v) return;
-    json_t *list = json_object_get(v, "temperatures");
-    size_t n = json_array_size(list);
     if (!json_is_object(v)) {
         reader_fail(f, "diversity", "must be an object, not %s", reader_type(v));
         return;
     }
     struct reader inner = {
         .object = v, .where = "firstpass.diversity.", .arena = f->arena, .e = f->e};
-    if (reader_only(&inner, known, "the object diversity") && (!n || n > LIMIT_TEMPERATURES))
-        reader_fail(&inner, "temperatures", "must be a list of 1 to %d numbers",
-                    LIMIT_TEMPERATURES);
-    float *ladder = arena_alloc(f->arena, LIMIT_TEMPERATURES, sizeof *ladder);
-    for (size_t i = 0; i < n && !inner.failed; i++) {
-        json_t *item = json_array_get(list, i);
-        double t = json_is_number(item) ? json_number_value(item) : -1;
-        if (t >= 0 && t <= 2)
-            ladder[i] = (float)t;
-        else
-            reader_fail(&inner, "temperatures", "each must be a number from 0 to 2");
+    if (reader_only(&inner, known, "the object diversity")) {
+        read_ladder(&inner, q);
+        api_variants_read(&inner, c, user, q);
+        if (!q->job.sampling.n_temperatures && !q->n_variants && !inner.failed)
+            reader_fail(f, "diversity", "must have temperatures or prompts");
     }
     f->failed = f->failed || inner.failed;
-    q->job.sampling.temperatures = ladder;
-    q->job.sampling.n_temperatures = (int)n;
 }
 
 /* true: the counts. */
@@ -442,9 +456,11 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
     t->score = reader_bool(f, "score", q->on_fail == RACE_FAIL_BEST || q->returns == RACE_BEST);
     q->job.stop_at_code_end = true;
     stop_after_function(q);
-    /* All would be equal. */
-    if (q->job.sampling.temperature == 0 && !q->job.sampling.n_temperatures)
-        q->job.n_candidates = 1;
+    /* All of one prompt would be equal. */
+    int n_variants = api_request_n_variants(q);
+    if (q->job.sampling.temperature == 0 && !q->job.sampling.n_temperatures &&
+        q->job.n_candidates > n_variants)
+        q->job.n_candidates = n_variants;
 }
 
 /* They would do nothing, and who sends them expects otherwise. */
@@ -482,7 +498,7 @@ bool api_tests_read(struct reader *top, const struct api_request_context *c, con
     struct reader f = {.object = v, .where = "firstpass.", .arena = top->arena, .e = top->e};
     if (refuse_unknown(&f)) {
         read_answer(&f, q);
-        read_diversity(&f, q);
+        read_diversity(&f, c, user, q);
         if (reader_get(&f, "tests")) {
             read_tests(&f, c, user, user_len, n, q);
         } else {

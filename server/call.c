@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "server/api_response.h"
 #include "server/api_responses.h"
+#include "server/api_variants.h"
 #include "server/prompt.h"
 #include "server/route.h"
 #include "server/stream.h"
@@ -25,9 +26,9 @@ enum {
 struct part {
     struct call *call; /* borrowed */
     int index;
-    int32_t *tokens; /* owned; from malloc */
-    size_t n_tokens;
-    char *echo; /* owned; the prompt as text, where the answer repeats it */
+    struct prompt_set prompts; /* owned */
+    int shown;                 /* of these, the one that the first choice continues */
+    char *echo;                /* owned; the prompt as text, where the answer repeats it */
     size_t echo_len;
     const struct engine_logprob *prompt_logprobs; /* of the race; NULL: none */
     struct race_counts counts;                    /* once it has ended */
@@ -160,7 +161,7 @@ static void call_free(struct call *c) {
         count_admitted(c, -1);
     }
     for (int i = 0; i < c->n_parts; i++) {
-        free(c->parts[i].tokens);
+        prompt_set_clear(&c->parts[i].prompts);
         free(c->parts[i].echo);
         buf_clear(&c->parts[i].choices);
         buf_clear(&c->parts[i].prompt);
@@ -244,12 +245,13 @@ static struct api_response_prompt prompt_of(const struct part *part) {
     const struct call *c = part->call;
     const struct engine_model *model = engine_model(runtime_engine(c->api->runtime));
     bool text = c->request.n_prompts && c->request.prompts[part->index].text;
+    const int32_t *tokens = part->prompts.tokens[part->shown];
     return (struct api_response_prompt){
         .echo = part->echo,
         .echo_len = part->echo_len,
-        .tokens = part->tokens,
-        .n_tokens = (int)part->n_tokens,
-        .n_lead = text && model->bos >= 0 && part->tokens[0] == model->bos,
+        .tokens = tokens,
+        .n_tokens = (int)part->prompts.n_tokens[part->shown],
+        .n_lead = text && model->bos >= 0 && tokens[0] == model->bos,
         .logprobs = part->prompt_logprobs,
     };
 }
@@ -390,8 +392,9 @@ static void write_answer(const struct call *c, struct buf *out) {
     if (c->request.return_token_ids && c->n_parts == 1) {
         writer_key(&w, "prompt_token_ids");
         writer_array(&w);
-        for (size_t i = 0; i < c->parts[0].n_tokens; i++)
-            writer_int(&w, c->parts[0].tokens[i]);
+        const struct api_response_prompt prompt = prompt_of(&c->parts[0]);
+        for (int i = 0; i < prompt.n_tokens; i++)
+            writer_int(&w, prompt.tokens[i]);
         writer_array_end(&w);
     }
     if (c->parts[0].prompt.len) write_part(&w, &c->parts[0].prompt);
@@ -520,6 +523,7 @@ static void on_done(void *arg, const struct race_result *result) {
         return;
     }
     api_response_add(&c->totals, &result->counts);
+    part->shown = api_request_variant_of(&c->request, result->choices[0]->index);
     c->verified = result->verified;
     if (c->has_stream && c->request.has_tests) {
         stream_winner(part, result);
@@ -537,8 +541,8 @@ static bool start_race(struct call *c, struct part *part, struct err *e) {
     const struct engine_model *model = engine_model(runtime_engine(c->api->runtime));
     struct api_request *q = &c->request;
     struct race_request request;
-    if (!prompt_race(q, model, c->api->config->server.default_max_tokens, part->tokens,
-                     part->n_tokens, &request, e))
+    if (!prompt_race(q, model, c->api->config->server.default_max_tokens, &part->prompts, &request,
+                     e))
         return false;
     /* What was spent waiting is gone. */
     if (request.deadline_s > 0) {
@@ -601,17 +605,18 @@ static bool make_echo(struct call *c, struct part *part) {
         part->echo_len = prompt->len;
         return true;
     }
-    return engine_detokenize(runtime_engine(c->api->runtime), part->tokens, part->n_tokens, true,
-                             &part->echo, &part->echo_len, &c->error);
+    return engine_detokenize(runtime_engine(c->api->runtime), part->prompts.tokens[0],
+                             part->prompts.n_tokens[0], true, &part->echo, &part->echo_len,
+                             &c->error);
 }
 
 static bool tokenize_part(struct call *c, struct part *part) {
     const struct engine *engine = runtime_engine(c->api->runtime);
     if (c->request.kind != API_REQUEST_COMPLETIONS)
-        return prompt_tokenize_chat(engine, &c->request, c->rendered, c->rendered_len,
-                                    &part->tokens, &part->n_tokens, &c->error);
-    return prompt_tokenize(engine, &c->request, &c->request.prompts[part->index], &part->tokens,
-                           &part->n_tokens, &c->error) &&
+        return prompt_set_add_chat(&part->prompts, engine, &c->request, c->rendered,
+                                   c->rendered_len, &c->error);
+    return prompt_set_add(&part->prompts, engine, &c->request, &c->request.prompts[part->index],
+                          &c->error) &&
            (!c->request.echo || make_echo(c, part));
 }
 
@@ -621,6 +626,8 @@ static void tokenize(uv_work_t *work) {
         if (!tokenize_part(c, &c->parts[i])) return;
 }
 
+static void render_next(struct call *c);
+
 static void on_tokenized(uv_work_t *work, int status) {
     struct call *c = work->data;
     (void)status; /* the work is never cancelled */
@@ -629,6 +636,8 @@ static void on_tokenized(uv_work_t *work, int status) {
         call_free(c);
     else if (c->error.kind != ERR_NONE)
         fail(c, &c->error, NULL);
+    else if (c->parts[0].prompts.n < api_request_n_variants(&c->request))
+        render_next(c);
     else
         enqueue(c);
 }
@@ -660,9 +669,18 @@ static void on_rendered(void *arg, const char *text, size_t len, const struct er
         fail(c, error->kind == ERR_INPUT ? &e : error, NULL);
         return;
     }
+    free(c->rendered);
     c->rendered = err_strndup(text, len);
     c->rendered_len = len;
     start_tokenizing(c);
+}
+
+/* The next variant of a chat's prompt. */
+static void render_next(struct call *c) {
+    size_t len;
+    char *variables = api_variants_variables(&c->request, c->parts[0].prompts.n, &len);
+    c->render = verifier_render(runtime_verifier(c->api->runtime), variables, len, on_rendered, c);
+    free(variables);
 }
 
 static char *guard(void *self, const char *text, size_t len, size_t *len_out) {
@@ -738,8 +756,7 @@ void call_start(struct api *api, struct http_request *http, enum api_request_kin
     }
     http_on_gone(http, on_gone, c);
     if (kind != API_REQUEST_COMPLETIONS)
-        c->render = verifier_render(runtime_verifier(api->runtime), c->request.variables,
-                                    c->request.variables_len, on_rendered, c);
+        render_next(c);
     else
         start_tokenizing(c);
 }

@@ -36,10 +36,9 @@ static const char usage[] =
     "  --completion        the model continues the task's code; default: it is asked in a chat\n"
     "  --timeout-s S  --memory-mb N   of a candidate's tests\n"
     "  --diversity JSON    {\"temperatures\": [0.6, 1.0], \"prompts\": [\"\", \"Think first.\"]}, "
-    "or "
-    "the\n"
-    "                      file that holds it: candidate i has temperature i mod their number;\n"
-    "                      8 candidates in turn have a prompt behind their question\n"
+    "or the\n"
+    "                      file that holds it, as firstpass.diversity of the API: candidates are\n"
+    "                      dealt over the prompts in turn, those of each over the temperatures\n"
     "  --in-flight N       candidates at once over all tasks; default: as the machine likes,\n"
     "                      with --base-url 64\n"
     "  --start I  --step S  --limit C   only every S-th task from the I-th (0) on, C at most\n"
@@ -53,7 +52,7 @@ struct command {
     struct eval_options options;
     const char *tasks_path, *out, *base_url, *key_file;
     char *key, *diversity; /* owned: the text of either file */
-    json_t *prompts;       /* owned: options.prompts points into it */
+    json_t *prompts;       /* owned: options.prompts */
     int greedy;            /* -1: as the mode has it */
     bool no_plots;
 
@@ -192,22 +191,32 @@ static bool read_temperatures(struct command *c, json_t *list) {
     return true;
 }
 
+static bool is_prompt(json_t *item) {
+    const char *key;
+    json_t *text;
+    if (!json_is_object(item)) return json_is_string(item);
+    json_object_foreach(item, key, text) {
+        if (strcmp(key, "user") && strcmp(key, "assistant")) return false;
+        if (!json_is_string(text)) return false;
+    }
+    return true;
+}
+
 static bool read_prompts(struct command *c, json_t *list) {
-    struct eval_options *o = &c->options;
     size_t i;
     json_t *item;
-    if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > EVAL_PROMPTS)
-        return err_set(c->e, ERR_INPUT, "--diversity: prompts must be a list of 1 to %d texts",
-                       EVAL_PROMPTS);
+    if (!json_is_array(list) || !json_array_size(list) ||
+        json_array_size(list) > LIMIT_PROMPT_VARIANTS)
+        return err_set(c->e, ERR_INPUT, "--diversity: prompts must be a list of 1 to %d prompts",
+                       LIMIT_PROMPT_VARIANTS);
     json_array_foreach(list, i, item) {
-        if (!json_is_string(item))
-            return err_set(c->e, ERR_INPUT, "--diversity: each of prompts must be a text");
-        o->prompts[o->n_prompts++] = json_string_value(item);
+        if (!is_prompt(item))
+            return err_set(c->e, ERR_INPUT,
+                           "--diversity: each of prompts must be a text, or an object of the texts "
+                           "\"user\" and \"assistant\"");
     }
-    c->prompts = json_incref(list);
-    return !o->completion || err_set(c->e, ERR_INPUT,
-                                     "--diversity: prompts are for chats, not for "
-                                     "--completion");
+    c->options.prompts = c->prompts = json_incref(list);
+    return true;
 }
 
 static bool read_diversity(struct command *c) {

@@ -1,5 +1,6 @@
 #include "config/limits.h"
 #include "server/api_response.h"
+#include "server/api_variants.h"
 #include "server/command.h"
 #include "server/prompt.h"
 #include "server/runtime.h"
@@ -74,8 +75,7 @@ struct run {
     bool parsed;
     char *rendered; /* owned */
     size_t rendered_len;
-    int32_t *tokens; /* owned */
-    size_t n_tokens;
+    struct prompt_set prompts;   /* owned */
     bool done, failed, verified; /* of the present wait */
     struct buf answer;
 };
@@ -248,15 +248,27 @@ static void on_rendered(void *arg, const char *text, size_t len, const struct er
     r->rendered_len = len;
 }
 
+/* The next variant of a chat's prompt. */
+static bool tokenize_next(struct run *r) {
+    size_t len;
+    char *variables = api_variants_variables(&r->request, r->prompts.n, &len);
+    r->done = false;
+    verifier_render(runtime_verifier(r->runtime), variables, len, on_rendered, r);
+    free(variables);
+    bool ok = wait_for(r) && prompt_set_add_chat(&r->prompts, runtime_engine(r->runtime),
+                                                 &r->request, r->rendered, r->rendered_len, r->e);
+    free(r->rendered);
+    r->rendered = NULL;
+    return ok;
+}
+
 static bool tokenize(struct run *r) {
-    const struct engine *engine = runtime_engine(r->runtime);
     const struct api_request *q = &r->request;
     if (q->kind == API_REQUEST_COMPLETIONS)
-        return prompt_tokenize(engine, q, &q->prompts[0], &r->tokens, &r->n_tokens, r->e);
-    r->done = false;
-    verifier_render(runtime_verifier(r->runtime), q->variables, q->variables_len, on_rendered, r);
-    return wait_for(r) && prompt_tokenize_chat(engine, q, r->rendered, r->rendered_len, &r->tokens,
-                                               &r->n_tokens, r->e);
+        return prompt_set_add(&r->prompts, runtime_engine(r->runtime), q, &q->prompts[0], r->e);
+    while (r->prompts.n < api_request_n_variants(q))
+        if (!tokenize_next(r)) return false;
+    return true;
 }
 
 /* ---- the race ---- */
@@ -298,7 +310,7 @@ static bool race(struct run *r) {
     struct race_request request;
     struct race *started;
     if (!prompt_race(&r->request, engine_model(runtime_engine(r->runtime)),
-                     r->config->server.default_max_tokens, r->tokens, r->n_tokens, &request, r->e))
+                     r->config->server.default_max_tokens, &r->prompts, &request, r->e))
         return false;
     r->done = false;
     if (!race_start(runtime_races(r->runtime), &request, &callbacks, r, &started, r->e))
@@ -335,7 +347,6 @@ int command_run(int argc, char **argv, const struct config *config) {
     json_decref(r.body);
     json_decref(r.firstpass);
     buf_clear(&r.answer);
-    free(r.rendered);
-    free(r.tokens);
+    prompt_set_clear(&r.prompts);
     return status;
 }

@@ -124,7 +124,6 @@ static void write_times(struct writer *w, const struct eval_race *race) {
 
 static void write_candidate(struct buf *line, const struct eval_race *race,
                             const struct eval_candidate *c) {
-    const struct eval_options *o = race->owner->options;
     struct writer w;
     writer_init(&w, line);
     writer_object(&w);
@@ -134,9 +133,9 @@ static void write_candidate(struct buf *line, const struct eval_race *race,
     writer_key(&w, "seed");
     writer_uint(&w, race->result->seed);
     writer_key(&w, "temperature");
-    writer_number(&w, eval_temperature(o, c->index));
+    writer_float(&w, c->temperature);
     writer_key(&w, "prompt");
-    writer_int(&w, eval_prompt(o, c->index));
+    writer_int(&w, c->prompt);
     writer_key(&w, "tokens");
     writer_int(&w, c->tokens);
     write_text(&w, "verdict", c->verdict, strlen(c->verdict));
@@ -244,7 +243,7 @@ struct eval_events eval_events(struct eval *v) {
 
 /* ---- races ---- */
 
-/* The first run of candidates that aren't made, at most `most` (0: any number), of one prompt. */
+/* The first run of candidates that aren't made, at most `most` (0: any number). */
 static bool next_run(const struct eval *v, const struct eval_result *r, int most, int *first,
                      int *n) {
     const struct eval_options *o = v->options;
@@ -252,8 +251,7 @@ static bool next_run(const struct eval *v, const struct eval_result *r, int most
     while (at < o->n && r->made[at])
         at++;
     *first = at;
-    while (at < o->n && !r->made[at] && (!most || at - *first < most) &&
-           eval_prompt(o, at) == eval_prompt(o, *first))
+    while (at < o->n && !r->made[at] && (!most || at - *first < most))
         at++;
     *n = at - *first;
     return *n > 0;
@@ -287,8 +285,7 @@ static bool start(struct eval *v, struct eval_result *r, int wish, struct err *e
         .seconds_before = r->seconds,
     };
     char *body = eval_body(o, v->backend.model, r->task, r->seed, first, n, race->width);
-    const struct eval_ask ask = {
-        .body = body, .len = strlen(body), .completion = o->completion, .first_index = first};
+    const struct eval_ask ask = {.body = body, .len = strlen(body), .completion = o->completion};
     struct err why = {0};
     r->live = race;
     v->n_live++;
@@ -425,13 +422,6 @@ static json_t *numbers(const double *values, int n) {
     return list;
 }
 
-static json_t *texts(const char *const *values, int n) {
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++)
-        json_array_append_new(list, json_string(values[i]));
-    return list;
-}
-
 static json_t *record_of(const struct eval *v) {
     const struct eval_options *o = v->options;
     char hash[20];
@@ -443,7 +433,8 @@ static json_t *record_of(const struct eval *v) {
         "seed", (json_int_t)o->seed, "temperature", o->temperature, "top_p", o->top_p, "min_p",
         o->min_p, "top_k", o->top_k, "max_tokens", o->max_tokens, "timeout_s", o->timeout_s,
         "memory_mb", o->memory_mb, "greedy_first", o->greedy_first, "temperatures",
-        numbers(o->temperatures, o->n_temperatures), "prompts", texts(o->prompts, o->n_prompts));
+        numbers(o->temperatures, o->n_temperatures), "prompts",
+        o->prompts ? json_incref(o->prompts) : json_array());
 }
 
 static bool choose_tasks(struct eval *v, struct err *e) {

@@ -22,7 +22,7 @@
 
 enum eval_mode { EVAL_PASS_AT_K, EVAL_FIRST };
 
-enum { EVAL_KS = 32, EVAL_PROMPTS = 16, EVAL_PROMPT_BLOCK = 8 };
+enum { EVAL_KS = 32 };
 
 struct eval_options {
     enum eval_mode mode;
@@ -37,12 +37,10 @@ struct eval_options {
     int in_flight;               /* candidates at once, over all tasks; 0: as the backend likes */
     int first_task, step, limit; /* which tasks: every step-th from first_task on; limit 0: all */
     int ks[EVAL_KS], n_ks;
-    /* Diversity.  Candidate i has temperatures[i % n], and prompts[i / EVAL_PROMPT_BLOCK % n] is
-     * put behind its question.  n 0: the one temperature; the question as it is. */
+    /* Diversity, as the API has it.  n 0: the one temperature; NULL: the question as it is. */
     double temperatures[LIMIT_TEMPERATURES];
     int n_temperatures;
-    const char *prompts[EVAL_PROMPTS]; /* borrowed */
-    int n_prompts;
+    json_t *prompts; /* borrowed */
 };
 
 struct eval_result {
@@ -91,11 +89,7 @@ bool eval_run(struct eval *, void (*progress)(void *arg, const struct eval_resul
               struct err *e) MUST_CHECK;
 void eval_close(struct eval *);
 
-/* The temperature and the prompt of candidate `index`. */
-double eval_temperature(const struct eval_options *, int index);
-int eval_prompt(const struct eval_options *, int index);
-/* The request for candidates first … first+n-1 of a task as the API's JSON; free() it.  All of
- * them must have one prompt. */
+/* The request for candidates first … first+n-1 of a task as the API's JSON; free() it. */
 char *eval_body(const struct eval_options *, const char *model, const struct eval_task *,
                 uint64_t seed, int first, int n, int width);
 

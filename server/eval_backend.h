@@ -15,7 +15,9 @@
 
 /* A candidate that got a verdict; all borrowed until the callback returns. */
 struct eval_candidate {
-    int index; /* among all of its seed, not of its race */
+    int index;  /* among all of its seed, not of its race */
+    int prompt; /* its variant */
+    float temperature;
     int tokens;
     const char *verdict; /* verdict_name() */
     bool passed, broken, duplicate;
@@ -39,12 +41,11 @@ struct eval_events {
     void *arg;
 };
 
-/* One race: the request, borrowed until start() returns, and where its candidates begin. */
+/* One race: the request, borrowed until start() returns. */
 struct eval_ask {
     const char *body; /* the API's JSON, with firstpass.candidates "full" */
     size_t len;
     bool completion; /* of /v1/completions; else /v1/chat/completions */
-    int first_index;
 };
 
 struct eval_backend {

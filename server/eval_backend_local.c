@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "server/api_request.h"
+#include "server/api_variants.h"
 #include "server/eval_backend.h"
 #include "server/prompt.h"
 #include "server/runtime.h"
@@ -21,9 +22,9 @@ struct local_race {
     struct list link;
     void *cookie;
     struct api_request request; /* owned */
-    int first_index;
-    uint64_t render;   /* 0: not in the template's hands */
-    struct race *race; /* borrowed; NULL until it runs */
+    struct prompt_set prompts;  /* owned */
+    uint64_t render;            /* 0: not in the template's hands */
+    struct race *race;          /* borrowed; NULL until it runs */
     bool failed;
     struct err error; /* where it failed before it ran; told from turn() */
     double started;
@@ -31,6 +32,7 @@ struct local_race {
 
 static void free_race(struct local_race *r) {
     list_remove(&r->link);
+    prompt_set_clear(&r->prompts);
     api_request_clear(&r->request);
     free(r);
 }
@@ -40,7 +42,9 @@ static void free_race(struct local_race *r) {
 static void on_verdict(void *arg, const struct race_candidate *c) {
     struct local_race *r = arg;
     const struct eval_candidate told = {
-        .index = r->first_index + c->index,
+        .index = api_request_number(&r->request, c->index),
+        .prompt = api_request_variant_of(&r->request, c->index),
+        .temperature = api_request_temperature(&r->request, c->index),
         .tokens = c->n_tokens,
         .verdict = verdict_name(c->verdict),
         .passed = c->verdict == VERDICT_PASSED,
@@ -82,41 +86,46 @@ static char *guard(void *self, const char *text, size_t len, size_t *len_out) {
     return engine_guard(self, text, len, len_out);
 }
 
-static bool run(struct local_race *r, int32_t *tokens, size_t n, struct err *e) {
+static bool run(struct local_race *r, struct err *e) {
     const struct local *l = r->owner;
     const struct race_callbacks callbacks = {.on_done = on_done, .on_verdict = on_verdict};
     struct race_request request;
     return prompt_race(&r->request, engine_model(runtime_engine(l->runtime)),
-                       l->config->server.default_max_tokens, tokens, n, &request, e) &&
+                       l->config->server.default_max_tokens, &r->prompts, &request, e) &&
            race_start(runtime_races(l->runtime), &request, &callbacks, r, &r->race, e);
 }
 
 static bool run_completion(struct local_race *r, struct err *e) {
-    int32_t *tokens;
-    size_t n;
-    if (!prompt_tokenize(runtime_engine(r->owner->runtime), &r->request, &r->request.prompts[0],
-                         &tokens, &n, e))
-        return false;
-    bool ok = run(r, tokens, n, e);
-    free(tokens);
-    return ok;
+    return prompt_set_add(&r->prompts, runtime_engine(r->owner->runtime), &r->request,
+                          &r->request.prompts[0], e) &&
+           run(r, e);
 }
+
+static void render_next(struct local_race *);
 
 static void on_rendered(void *arg, const char *text, size_t len, const struct err *error) {
     struct local_race *r = arg;
-    int32_t *tokens;
-    size_t n;
     r->render = 0;
     if (error) {
         r->failed = true;
         r->error = *error;
-    } else if (!prompt_tokenize_chat(runtime_engine(r->owner->runtime), &r->request, text, len,
-                                     &tokens, &n, &r->error)) {
+    } else if (!prompt_set_add_chat(&r->prompts, runtime_engine(r->owner->runtime), &r->request,
+                                    text, len, &r->error)) {
         r->failed = true;
+    } else if (r->prompts.n < api_request_n_variants(&r->request)) {
+        render_next(r);
     } else {
-        r->failed = !run(r, tokens, n, &r->error);
-        free(tokens);
+        r->failed = !run(r, &r->error);
     }
+}
+
+/* The next variant of a chat's prompt. */
+static void render_next(struct local_race *r) {
+    size_t len;
+    char *variables = api_variants_variables(&r->request, r->prompts.n, &len);
+    r->render =
+        verifier_render(runtime_verifier(r->owner->runtime), variables, len, on_rendered, r);
+    free(variables);
 }
 
 static bool start(void *self, const struct eval_ask *ask, void *cookie, struct err *e) {
@@ -127,8 +136,7 @@ static bool start(void *self, const struct eval_ask *ask, void *cookie, struct e
     enum api_request_kind kind = ask->completion ? API_REQUEST_COMPLETIONS : API_REQUEST_CHAT;
     if (!ask->completion && !runtime_chat(l->runtime, e)) return false;
     struct local_race *r = err_alloc(1, sizeof *r);
-    *r = (struct local_race){
-        .owner = l, .cookie = cookie, .first_index = ask->first_index, .started = clock_seconds()};
+    *r = (struct local_race){.owner = l, .cookie = cookie, .started = clock_seconds()};
     list_init(&r->link);
     bool ok = api_request_parse(&r->request, kind, ask->body, ask->len, &context, e);
     if (ok) {
@@ -137,8 +145,7 @@ static bool start(void *self, const struct eval_ask *ask, void *cookie, struct e
         if (ask->completion)
             ok = run_completion(r, e);
         else
-            r->render = verifier_render(runtime_verifier(l->runtime), r->request.variables,
-                                        r->request.variables_len, on_rendered, r);
+            render_next(r);
     }
     if (!ok) free_race(r);
     return ok;

@@ -73,6 +73,8 @@ static double number_at(json_t *object, const char *key, double preset) {
 static void tell_candidate(const struct remote_ask *a, json_t *c) {
     struct eval_candidate told = {
         .index = int_at(c, "candidate"),
+        .prompt = int_at(c, "prompt"),
+        .temperature = (float)number_at(c, "temperature", 0),
         .tokens = int_at(c, "tokens"),
         .verdict = text_at(c, "verdict", NULL),
         .duplicate = json_is_true(json_object_get(c, "duplicate")),

@@ -3,16 +3,8 @@
 #include "server/eval.h"
 #include "server/writer.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-double eval_temperature(const struct eval_options *o, int index) {
-    if (o->greedy_first && index == 0) return 0;
-    return o->n_temperatures ? o->temperatures[index % o->n_temperatures] : o->temperature;
-}
-
-int eval_prompt(const struct eval_options *o, int index) {
-    return o->n_prompts ? index / EVAL_PROMPT_BLOCK % o->n_prompts : 0;
-}
 
 static void write_string(struct writer *w, const char *key, const char *text, size_t len) {
     writer_key(w, key);
@@ -20,25 +12,40 @@ static void write_string(struct writer *w, const char *key, const char *text, si
 }
 
 static void write_question(struct writer *w, const struct eval_options *o,
-                           const struct eval_task *t, int first) {
+                           const struct eval_task *t) {
     if (o->completion) {
         const char *text = t->code ? t->code : t->question;
         write_string(w, "prompt", text, strlen(text));
         return;
     }
-    struct buf question;
-    buf_init(&question, SIZE_MAX / 2);
-    buf_puts(&question, t->question);
-    const char *more = o->n_prompts ? o->prompts[eval_prompt(o, first)] : "";
-    if (*more) buf_printf(&question, "\n\n%s", more);
     writer_key(w, "messages");
     writer_array(w);
     writer_object(w);
     write_string(w, "role", "user", strlen("user"));
-    write_string(w, "content", buf_text(&question), question.len);
+    write_string(w, "content", t->question, strlen(t->question));
     writer_object_end(w);
     writer_array_end(w);
-    buf_clear(&question);
+}
+
+static void write_diversity(struct writer *w, const struct eval_options *o) {
+    if (!o->n_temperatures && !o->prompts) return;
+    writer_key(w, "diversity");
+    writer_object(w);
+    if (o->n_temperatures) {
+        writer_key(w, "temperatures");
+        writer_array(w);
+        for (int i = 0; i < o->n_temperatures; i++)
+            writer_number(w, o->temperatures[i]);
+        writer_array_end(w);
+    }
+    if (o->prompts) {
+        char *text = json_dumps(o->prompts, JSON_COMPACT);
+        BUG_ON(!text);
+        writer_key(w, "prompts");
+        writer_raw(w, text, strlen(text));
+        free(text);
+    }
+    writer_object_end(w);
 }
 
 static void write_race(struct writer *w, const struct eval_options *o, const struct eval_task *t,
@@ -61,16 +68,7 @@ static void write_race(struct writer *w, const struct eval_options *o, const str
     writer_key_number(w, "timeout_s", o->timeout_s);
     writer_key_int(w, "memory_mb", o->memory_mb);
     writer_key_int(w, "deadline_s", LIMIT_REQUEST_SECONDS);
-    if (o->n_temperatures) {
-        writer_key(w, "diversity");
-        writer_object(w);
-        writer_key(w, "temperatures");
-        writer_array(w);
-        for (int i = 0; i < o->n_temperatures; i++)
-            writer_number(w, o->temperatures[i]);
-        writer_array_end(w);
-        writer_object_end(w);
-    }
+    write_diversity(w, o);
     writer_object_end(w);
 }
 
@@ -82,7 +80,7 @@ char *eval_body(const struct eval_options *o, const char *model, const struct ev
     writer_init(&w, &body);
     writer_object(&w);
     write_string(&w, "model", model, strlen(model));
-    write_question(&w, o, t, first);
+    write_question(&w, o, t);
     writer_key_int(&w, "max_tokens", o->max_tokens);
     writer_key_number(&w, "temperature", o->temperature);
     writer_key_number(&w, "top_p", o->top_p);

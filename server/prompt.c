@@ -1,5 +1,8 @@
 #include "server/prompt.h"
 
+#include "base/buf.h"
+#include "server/api_variants.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +118,75 @@ bool prompt_tokenize(const struct engine *engine, const struct api_request *q,
     return tokenize_given(engine, q, prompt, 0, tokens, n, e);
 }
 
+/* ---- variants ---- */
+
+static int room_of(const struct engine_model *model, size_t n) {
+    return n < (size_t)model->context ? model->context - (int)n : 0;
+}
+
+static bool fits(const struct api_request *q, const struct engine_model *model, size_t n,
+                 struct err *e) {
+    if (room_of(model, n)) return true;
+    err_param(e, param_of(q),
+              "this model's maximum context length is %d tokens, prompt and answer together; the "
+              "prompt has %zu",
+              model->context, n);
+    return err_code(e, "context_length_exceeded");
+}
+
+/* Takes the tokens; with several prompts each is looked at at once. */
+static bool take(struct prompt_set *set, const struct engine *engine, const struct api_request *q,
+                 int32_t *tokens, size_t n, struct err *e) {
+    BUG_ON(set->n == api_request_n_variants(q));
+    set->tokens[set->n] = tokens;
+    set->n_tokens[set->n++] = n;
+    return fits(q, engine_model(engine), n, e);
+}
+
+bool prompt_set_add_chat(struct prompt_set *set, const struct engine *engine,
+                         const struct api_request *q, const char *rendered, size_t len,
+                         struct err *e) {
+    struct buf text;
+    int32_t *tokens = NULL;
+    size_t n = 0, behind_len;
+    const char *behind = api_variants_behind(q, set->n, &behind_len);
+    buf_init(&text, SIZE_MAX / 2);
+    buf_append(&text, rendered, len);
+    buf_append(&text, behind, behind_len);
+    bool ok = prompt_tokenize_chat(engine, q, buf_text(&text), text.len, &tokens, &n, e) &&
+              take(set, engine, q, tokens, n, e);
+    buf_clear(&text);
+    return ok;
+}
+
+bool prompt_set_add(struct prompt_set *set, const struct engine *engine,
+                    const struct api_request *q, const struct api_request_prompt *prompt,
+                    struct err *e) {
+    int32_t *tokens;
+    size_t n;
+    if (!q->n_variants)
+        return prompt_tokenize(engine, q, prompt, &tokens, &n, e) &&
+               take(set, engine, q, tokens, n, e);
+    while (set->n < q->n_variants) {
+        struct api_request_prompt varied = {0};
+        char *text = api_variants_prompt(q, set->n, &varied.len);
+        varied.text = text;
+        bool ok = prompt_tokenize(engine, q, &varied, &tokens, &n, e) &&
+                  take(set, engine, q, tokens, n, e);
+        free(text);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+void prompt_set_clear(struct prompt_set *set) {
+    for (int i = 0; i < set->n; i++)
+        free(set->tokens[i]);
+    *set = (struct prompt_set){0};
+}
+
+/* ---- the race ---- */
+
 void prompt_choose_seed(struct api_request *q) {
     if (!q->has_seed) {
         uint64_t seed = 0;
@@ -126,16 +198,18 @@ void prompt_choose_seed(struct api_request *q) {
 }
 
 bool prompt_race(const struct api_request *q, const struct engine_model *model,
-                 int default_max_tokens, const int32_t *tokens, size_t n, struct race_request *out,
+                 int default_max_tokens, struct prompt_set *set, struct race_request *out,
                  struct err *e) {
-    int room = n < (size_t)model->context ? model->context - (int)n : 0;
-    if (!room) {
-        err_param(
-            e, param_of(q),
-            "this model's maximum context length is %d tokens, prompt and answer together; the "
-            "prompt has %zu",
-            model->context, n);
-        return err_code(e, "context_length_exceeded");
+    int room = INT32_MAX;
+    for (int i = 0; i < set->n; i++) {
+        if (!fits(q, model, set->n_tokens[i], e)) return false;
+        int own = room_of(model, set->n_tokens[i]);
+        if (own < room) room = own;
+        set->views[i] =
+            (struct race_prompt){.tokens = set->tokens[i], .n_tokens = (int)set->n_tokens[i]};
+        if (!q->n_variants) continue;
+        set->views[i].lead = q->variants[i].lead;
+        set->views[i].lead_len = q->variants[i].lead_len;
     }
     *out = (struct race_request){
         .job = q->job,
@@ -146,9 +220,9 @@ bool prompt_race(const struct api_request *q, const struct engine_model *model,
         .on_fail = q->on_fail,
         .detail = q->detail,
         .deadline_s = q->deadline_s,
+        .prompts = set->views,
+        .n_prompts = set->n,
     };
-    out->job.prompt = tokens;
-    out->job.n_prompt = (int)n;
     if (!out->job.max_tokens) {
         out->job.max_tokens = default_max_tokens < room ? default_max_tokens : room;
         if (out->job.min_tokens > out->job.max_tokens) out->job.min_tokens = out->job.max_tokens;

@@ -1,6 +1,8 @@
 #include "server/race_internal.h"
 
 #include "base/clock.h"
+#include "base/divide.h"
+#include "config/limits.h"
 
 #include <stdlib.h>
 
@@ -67,7 +69,7 @@ void race_enter(struct race *r) { r->busy++; }
 
 void race_leave(struct race *r) {
     if (--r->busy) return;
-    bool let_go = r->job_ended && !r->tests && !r->tests_pending;
+    bool let_go = !r->n_jobs_live && !r->tests && !r->tests_pending;
     if (r->state != RACE_SETTLED || !let_go) return;
     race_move(r, RACE_ENDED);
     race_set_remove(r->set, r);
@@ -78,14 +80,21 @@ void race_free(struct race *r) {
     for (int i = 0; i < r->n_entries; i++)
         race_entry_free(r->entries[i]);
     free(r->entries);
+    free(r->jobs);
     free(r->prompt_logprobs);
     race_rank_clear(&r->rank);
     free(r);
 }
 
+static void cancel_jobs(const struct race *r) {
+    const struct race_engine *engine = &r->set->engine;
+    for (int i = 0; i < r->n_jobs; i++)
+        if (!r->jobs[i].ended) engine->cancel(engine->self, r->jobs[i].id);
+}
+
 void race_stop(struct race *r) {
     struct race_set *set = r->set;
-    if (!r->job_ended) set->engine.cancel(set->engine.self, r->job);
+    cancel_jobs(r);
     for (int i = 0; i < r->n_entries; i++) {
         struct race_entry *c = r->entries[i];
         if (c && (c->state == RACE_ENTRY_DECODING || c->state == RACE_ENTRY_VERIFYING))
@@ -119,7 +128,7 @@ void race_progress(struct race *r) {
  * serves the races in turn, so that of those that wait each has a part of it: a verdict waits for
  * its own race's others as many times as there are such races, however many one of them has. */
 static void update_width(struct race *r) {
-    if (settled(r) || r->job_ended) return;
+    if (settled(r) || !r->n_jobs_live) return;
     int64_t backlog = (int64_t)r->n_verifying * r->set->n_waiting;
     if (backlog >= r->narrow_at) {
         r->narrow_width = r->n_decoding > 1 ? r->n_decoding / 2 : 1;
@@ -131,7 +140,8 @@ static void update_width(struct race *r) {
     int width = r->narrow_width ? r->narrow_width : r->job_width;
     if (width == r->width) return;
     r->width = width;
-    r->set->engine.set_width(r->set->engine.self, r->job, width);
+    for (int i = 0; i < r->n_jobs; i++)
+        if (!r->jobs[i].ended) r->set->engine.set_width(r->set->engine.self, r->jobs[i].id, width);
 }
 
 /* ---- verdicts ---- */
@@ -173,8 +183,9 @@ static void cancel_above(struct race *r, int index) {
     struct race_set *set = r->set;
     for (int i = index + 1; i < r->cancelled_from; i++) {
         struct race_entry *c = i < r->n_entries ? r->entries[i] : NULL;
-        if (!r->job_ended && (!c || c->state == RACE_ENTRY_DECODING))
-            set->engine.cancel_candidate(set->engine.self, r->job, i);
+        const struct race_job *job = &r->jobs[i % r->n_jobs];
+        if (!job->ended && (!c || c->state == RACE_ENTRY_DECODING))
+            set->engine.cancel_candidate(set->engine.self, job->id, i / r->n_jobs);
         if (!c || c->state == RACE_ENTRY_DECIDED || c->state == RACE_ENTRY_CANCELLED) continue;
         if (c->state == RACE_ENTRY_VERIFYING) set->verifier.cancel(r->tests, c->verify_id);
         move(r, c, RACE_ENTRY_CANCELLED);
@@ -198,7 +209,7 @@ static void judge(struct race *r) {
         race_settle_pass(r);
     } else if (passed && r->returns == RACE_LOWEST_INDEX && decided_below(r, r->lowest_pass)) {
         race_settle_pass(r);
-    } else if (r->job_ended && !r->n_decoding && !r->n_verifying) {
+    } else if (!r->n_jobs_live && !r->n_decoding && !r->n_verifying) {
         race_settle_exhausted(r);
     } else {
         update_width(r);
@@ -294,24 +305,26 @@ static void candidate_started(struct race *r, int index) {
 }
 
 /* The engine forgets them with the job, whose last event comes after the last candidate's end. */
-static void read_rows(struct race *r) {
-    if (!r->job_ended) r->rows = r->set->engine.rows(r->set->engine.self, r->job);
+static void read_rows(struct race_job *job) {
+    const struct race_engine *engine = &job->race->set->engine;
+    if (!job->ended) job->rows = engine->rows(engine->self, job->id);
 }
 
-static void candidate_drew(struct race *r, const struct engine_event *event) {
-    struct race_entry *c = entry_at(r, event->index);
+static void candidate_drew(struct race *r, int index, const struct engine_event *event) {
+    struct race_entry *c = entry_at(r, index);
     if (!c || c->state != RACE_ENTRY_DECODING) return;
     c->view.n_tokens += event->n_tokens;
     tell(r, c);
     race_set_dirty(r->set, r);
 }
 
-static void candidate_ended(struct race *r, const struct engine_event *event) {
-    struct race_entry *c = entry_at(r, event->index);
+static void candidate_ended(struct race_job *job, int index, const struct engine_event *event) {
+    struct race *r = job->race;
+    struct race_entry *c = entry_at(r, index);
     BUG_ON(!c || c->ended);
     c->ended = true;
-    r->tokens += event->n_tokens;
-    read_rows(r);
+    job->tokens += event->n_tokens;
+    read_rows(job);
     c->view.n_tokens = event->n_tokens;
     if (c->state == RACE_ENTRY_CANCELLED) return;
     bool whole = event->reason != ENGINE_CANCELLED && event->reason != ENGINE_FAILED;
@@ -341,42 +354,52 @@ static void count_cancel(struct race *r) {
     if (took > stats->cancel_longest_s) stats->cancel_longest_s = took;
 }
 
-static void take_event(struct race *r, const struct engine_event *event) {
+static void job_ended(struct race_job *job, const struct err *error) {
+    struct race *r = job->race;
+    BUG_ON(job->ended);
+    job->ended = true;
+    r->n_jobs_live--;
+    BUG_ON(!r->n_jobs_live && r->n_decoding);
+    if (r->job_error.kind == ERR_NONE) r->job_error = *error;
+    if (settled(r) && !r->n_jobs_live) count_cancel(r);
+}
+
+static void take_event(struct race_job *job, const struct engine_event *event) {
+    struct race *r = job->race;
+    int index = job->first + event->index * r->n_jobs;
     switch (event->type) {
     case ENGINE_PREFILLED:
-        r->counts.cached_tokens = event->cached_tokens;
-        r->counts.prompt_s = clock_seconds() - r->started_at;
+        r->counts.cached_tokens += event->cached_tokens;
+        if (r->counts.prompt_s < 0) r->counts.prompt_s = clock_seconds() - r->started_at;
         race_set_dirty(r->set, r);
         if (!event->logprobs || settled(r) || !r->callbacks.on_prompt) break;
         r->prompt_logprobs = race_entry_copy_logprobs(event);
         r->callbacks.on_prompt(r->arg, r->prompt_logprobs);
         break;
     case ENGINE_STARTED:
-        candidate_started(r, event->index);
+        candidate_started(r, index);
         break;
     case ENGINE_TEXT:
         if (r->has_tests)
-            candidate_drew(r, event);
+            candidate_drew(r, index, event);
         else if (!settled(r) && r->stream && r->callbacks.on_text)
-            r->callbacks.on_text(r->arg, event->index, event->text, event->text_len, event);
+            r->callbacks.on_text(r->arg, index, event->text, event->text_len, event);
         break;
     case ENGINE_ENDED:
-        candidate_ended(r, event);
+        candidate_ended(job, index, event);
         break;
     case ENGINE_JOB_ENDED:
-        BUG_ON(r->job_ended || r->n_decoding);
-        r->job_ended = true;
-        r->job_error = event->error;
-        if (settled(r)) count_cancel(r);
+        job_ended(job, &event->error);
         break;
     }
 }
 
 void race_set_event(struct race_set *set, const struct engine_event *event) {
-    struct race *r = race_set_find(set, event->job);
-    if (!r) return; /* a job whose race_start failed */
+    struct race_job *job = race_set_find(set, event->job);
+    if (!job) return; /* one whose race_start failed */
+    struct race *r = job->race;
     race_enter(r);
-    take_event(r, event);
+    take_event(job, event);
     judge(r);
     race_leave(r);
 }
@@ -388,7 +411,6 @@ static struct race *race_new(struct race_set *set, const struct race_request *q,
     struct race *r = err_alloc(1, sizeof *r);
     r->set = set;
     list_init(&r->link);
-    list_init(&r->routed);
     list_init(&r->waiting);
     list_init(&r->kept);
     r->state = RACE_PREPARING;
@@ -409,24 +431,54 @@ static struct race *race_new(struct race_set *set, const struct race_request *q,
     r->cancelled_from = q->job.n_candidates;
     race_rank_init(&r->rank);
     r->counts.max_candidates = q->job.n_candidates;
-    r->counts.prompt_tokens = q->job.n_prompt;
     r->counts.prompt_s = r->counts.first_pass_s = -1;
     r->started_at = clock_seconds();
     return r;
+}
+
+/* One job for each prompt that has a candidate. */
+static bool submit(struct race *r, const struct race_request *q, struct err *e) {
+    const struct race_engine *engine = &r->set->engine;
+    uint64_t ids[LIMIT_PROMPT_VARIANTS];
+    int n = q->job.n_candidates < q->n_prompts ? q->job.n_candidates : q->n_prompts;
+    struct engine_job *specs = err_alloc((size_t)n, sizeof *specs);
+    for (int i = 0; i < n; i++) {
+        const struct race_prompt *p = &q->prompts[(q->job.first_index + i) % q->n_prompts];
+        specs[i] = q->job;
+        specs[i].prompt = p->tokens;
+        specs[i].n_prompt = p->n_tokens;
+        specs[i].lead = p->lead;
+        specs[i].lead_len = p->lead_len;
+        specs[i].n_candidates = divide_up(q->job.n_candidates - i, n);
+        specs[i].first_index = q->job.first_index + i;
+        specs[i].index_step = q->n_prompts;
+        r->counts.prompt_tokens += p->n_tokens;
+    }
+    bool ok = engine->submit(engine->self, specs, n, ids, e);
+    free(specs);
+    if (!ok) return false;
+    r->jobs = err_alloc((size_t)n, sizeof *r->jobs);
+    r->n_jobs = r->n_jobs_live = n;
+    for (int i = 0; i < n; i++) {
+        r->jobs[i] = (struct race_job){.race = r, .id = ids[i], .first = i};
+        list_init(&r->jobs[i].routed);
+    }
+    return true;
 }
 
 bool race_start(struct race_set *set, const struct race_request *q,
                 const struct race_callbacks *callbacks, void *arg, struct race **out,
                 struct err *e) {
     BUG_ON(!callbacks->on_done || q->job.n_candidates < 1);
+    BUG_ON(q->n_prompts < 1 || q->n_prompts > LIMIT_PROMPT_VARIANTS);
     BUG_ON(!q->tests && (q->n_choices < 1 || q->n_choices > q->job.n_candidates));
     struct race *r = race_new(set, q, callbacks, arg);
-    if (!set->engine.submit(set->engine.self, &q->job, &r->job, e)) {
+    if (!submit(r, q, e)) {
         race_free(r);
         return false;
     }
     if (q->tests && !set->verifier.tests_open(set->verifier.self, q->tests, on_tests_ready, r, e)) {
-        set->engine.cancel(set->engine.self, r->job);
+        cancel_jobs(r);
         race_free(r);
         return false;
     }
@@ -466,15 +518,30 @@ void race_deadline(struct race *r) {
 }
 
 int64_t race_tokens(const struct race *r) {
-    if (r->job_ended) return r->tokens;
-    /* Events on their way are ahead of the engine's count, or behind it. */
-    int64_t drawn = r->set->engine.tokens(r->set->engine.self, r->job);
-    return drawn > r->tokens ? drawn : r->tokens;
+    const struct race_engine *engine = &r->set->engine;
+    int64_t sum = 0;
+    for (int i = 0; i < r->n_jobs; i++) {
+        const struct race_job *job = &r->jobs[i];
+        /* Events on their way are ahead of the engine's count, or behind it. */
+        int64_t drawn = job->ended ? 0 : engine->tokens(engine->self, job->id);
+        sum += drawn > job->tokens ? drawn : job->tokens;
+    }
+    return sum;
+}
+
+static int64_t rows(const struct race *r) {
+    const struct race_engine *engine = &r->set->engine;
+    int64_t sum = 0;
+    for (int i = 0; i < r->n_jobs; i++) {
+        const struct race_job *job = &r->jobs[i];
+        sum += job->ended ? job->rows : engine->rows(engine->self, job->id);
+    }
+    return sum;
 }
 
 void race_counts(const struct race *r, struct race_counts *out) {
     *out = r->counts;
-    out->rows = r->job_ended ? r->rows : r->set->engine.rows(r->set->engine.self, r->job);
+    out->rows = rows(r);
     out->total_s = (settled(r) ? r->settled_at : clock_seconds()) - r->started_at;
     if (!settled(r)) out->tokens_losers = race_tokens(r);
 }

@@ -1,8 +1,8 @@
 /* The race: candidates out, verdicts in, the first pass answered, siblings cancelled.
  *
- * THEORY.  One race is one engine job and, with tests, one verifier_tests object.  It is the only
- * place that knows both engine and verifier.  Events of either come in any order, routed here by
- * (race, index); each candidate walks its own states
+ * THEORY.  One race is one engine job for each of its prompts, mostly one, and, with tests, one
+ * verifier_tests object.  It is the only place that knows both engine and verifier.  Events of
+ * either come in any order, routed here by (race, index); each candidate walks its own states
  *
  *   WAITING → DECODING → VERIFYING → DECIDED          (tests)
  *   WAITING → DECODING → DECIDED                      (no tests)
@@ -28,12 +28,13 @@
 #include "engine/engine.h"
 #include "verifier/verifier.h"
 
-/* The calls of engine.h and verifier.h that a race makes; `self` is the engine or the verifier.
- * None of them calls back before it returns.  tests_close is never called from within a callback.
+/* The calls of engine.h (submit: of a group) and verifier.h that a race makes; `self` is the engine
+ * or the verifier. None of them calls back before it returns.  tests_close is never called from
+ * within a callback.
  */
 struct race_engine {
     void *self;
-    bool (*submit)(void *self, const struct engine_job *, uint64_t *id, struct err *e);
+    bool (*submit)(void *self, const struct engine_job *, int n, uint64_t *ids, struct err *e);
     void (*cancel)(void *self, uint64_t id);
     void (*cancel_candidate)(void *self, uint64_t id, int index);
     void (*set_width)(void *self, uint64_t id, int width);
@@ -71,9 +72,19 @@ enum race_return { RACE_FIRST, RACE_LOWEST_INDEX, RACE_BEST, RACE_ALL };
 enum race_on_fail { RACE_FAIL_BEST, RACE_FAIL_ERROR };
 enum race_detail { RACE_CANDIDATES_NONE, RACE_CANDIDATES_VERDICTS, RACE_CANDIDATES_FULL };
 
+struct race_prompt {
+    const int32_t *tokens;
+    int n_tokens;
+    const char *lead; /* as in engine_job */
+    size_t lead_len;
+};
+
 /* Borrowed until race_start() returns. */
 struct race_request {
-    struct engine_job job;             /* n_candidates included */
+    struct engine_job job; /* n_candidates included; without prompt */
+    /* Candidate i continues prompts[(job.first_index + i) mod n_prompts]. */
+    const struct race_prompt *prompts;
+    int n_prompts;                     /* 1 … LIMIT_PROMPT_VARIANTS */
     const struct verifier_spec *tests; /* NULL: plain parallel sampling */
     /* Without tests: answers wanted, 1 … job.n_candidates; fewer = the best by mean
      * log-probability. */
@@ -119,9 +130,9 @@ struct race_counts {
     /* Generated.  Candidates cut off while decoding are added when the engine reports their end, so
      * an answer counts those that had ended by then. */
     int64_t tokens_winner, tokens_losers;
-    int64_t rows; /* computed for the candidates, see engine_job_rows() */
-    int prompt_tokens, cached_tokens;
-    double prompt_s;     /* until the prompt was in the cache, waiting included; < 0: not yet */
+    int64_t rows;                     /* computed for the candidates, see engine_job_rows() */
+    int prompt_tokens, cached_tokens; /* of all its prompts, each once */
+    double prompt_s; /* until the first prompt was in the cache, waiting included; < 0: not yet */
     double first_pass_s; /* < 0: none passed */
     double verify_s;     /* wall time of all verdicts together */
     double total_s;      /* until settled, or now */

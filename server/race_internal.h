@@ -17,10 +17,20 @@ struct race_timer {
     struct race *race; /* borrowed; NULL once stopped */
 };
 
+/* The engine's job for one prompt of a race: its candidate i is the race's first + i * n_jobs. */
+struct race_job {
+    struct list routed; /* in a bucket of set->routes */
+    struct race *race;  /* borrowed: it has the job */
+    uint64_t id;
+    int first;
+    bool ended;
+    int64_t tokens; /* of its candidates that ended */
+    int64_t rows;   /* as the engine last told them */
+};
+
 struct race {
     struct race_set *set; /* borrowed */
     struct list link;     /* in set->races */
-    struct list routed;   /* in a bucket of set->routes */
     struct list waiting;  /* in set->dirty (until settled) or set->closing (after), or unlinked */
     enum race_state state;
     int busy; /* calls of ours on the stack: no freeing below them */
@@ -40,12 +50,12 @@ struct race {
     uint64_t seed;
 
     /* engine */
-    uint64_t job;
-    bool job_ended;
-    struct err job_error;
-    int width;         /* as last set */
-    int narrow_width;  /* back-pressure; 0: none */
-    int64_t narrow_at; /* backlog that narrows (again) */
+    struct race_job *jobs; /* owned [n_jobs] */
+    int n_jobs, n_jobs_live;
+    struct err job_error; /* the first */
+    int width;            /* as last set */
+    int narrow_width;     /* back-pressure; 0: none */
+    int64_t narrow_at;    /* backlog that narrows (again) */
 
     /* verifier */
     struct verifier_tests *tests; /* owned; NULL until ready and after closing */
@@ -63,8 +73,6 @@ struct race {
     struct engine_logprob *prompt_logprobs; /* owned; NULL: not asked for, or not known yet */
 
     struct race_counts counts;
-    int64_t tokens; /* of all that ended */
-    int64_t rows;   /* as the engine last told them */
     double started_at, settled_at;
     double deadline_s;        /* 0: none */
     struct race_timer *timer; /* owned until stopped; NULL: none */
@@ -112,9 +120,9 @@ struct race_set {
     int n_waiting;              /* races that wait for a verdict */
     struct race_set_stats stats;
 };
-void race_set_add(struct race_set *, struct race *);    /* links by race->job, counts */
+void race_set_add(struct race_set *, struct race *);    /* links by its jobs' ids, counts */
 void race_set_remove(struct race_set *, struct race *); /* unlinks from everything, counts tokens */
-struct race *race_set_find(const struct race_set *, uint64_t job);
+struct race_job *race_set_find(const struct race_set *, uint64_t id);
 /* Progress is due, or tests are to be closed, in the next turn of the loop. */
 void race_set_dirty(struct race_set *, struct race *);
 void race_set_closing(struct race_set *, struct race *);

@@ -83,29 +83,32 @@ static struct list *route(const struct race_set *set, uint64_t job) {
     return &set->routes[job & (N_ROUTES - 1)];
 }
 
-struct race *race_set_find(const struct race_set *set, uint64_t job) {
-    LIST_EACH(it, route(set, job)) {
-        struct race *r = LIST_ITEM(it, struct race, routed);
-        if (r->job == job) return r;
+struct race_job *race_set_find(const struct race_set *set, uint64_t id) {
+    LIST_EACH(it, route(set, id)) {
+        struct race_job *job = LIST_ITEM(it, struct race_job, routed);
+        if (job->id == id) return job;
     }
     return NULL;
 }
 
 void race_set_add(struct race_set *set, struct race *r) {
-    BUG_ON(race_set_find(set, r->job));
     list_append(&set->races, &r->link);
-    list_append(route(set, r->job), &r->routed);
+    for (int i = 0; i < r->n_jobs; i++) {
+        BUG_ON(race_set_find(set, r->jobs[i].id));
+        list_append(route(set, r->jobs[i].id), &r->jobs[i].routed);
+    }
     set->stats.live++;
     set->stats.races++;
 }
 
 void race_set_remove(struct race_set *set, struct race *r) {
     list_remove(&r->link);
-    list_remove(&r->routed);
+    for (int i = 0; i < r->n_jobs; i++)
+        list_remove(&r->jobs[i].routed);
     list_remove(&r->waiting);
     set->stats.live--;
     set->stats.tokens_winner += (uint64_t)r->counts.tokens_winner;
-    set->stats.tokens_losers += (uint64_t)(r->tokens - r->counts.tokens_winner);
+    set->stats.tokens_losers += (uint64_t)(race_tokens(r) - r->counts.tokens_winner);
 }
 
 void race_set_dirty(struct race_set *set, struct race *r) {

@@ -37,10 +37,11 @@ struct runtime {
 
 /* ---- the race's two tables: thin, so that races exist before the engine does ---- */
 
-static bool call_submit(void *self, const struct engine_job *job, uint64_t *id, struct err *e) {
+static bool call_submit(void *self, const struct engine_job *jobs, int n, uint64_t *ids,
+                        struct err *e) {
     struct runtime *rt = self;
     if (!rt->loaded) return err_set(e, ERR_UNAVAILABLE, "the model is still loading; try again");
-    return engine_submit(rt->engine, job, id, e);
+    return engine_submit_group(rt->engine, jobs, n, ids, e);
 }
 
 static void call_cancel(void *self, uint64_t id) {

@@ -181,8 +181,15 @@ void stream_echo(struct stream *s, int index, const struct api_response_prompt *
     s->choices[index].characters = api_response_characters(prompt->echo, prompt->echo_len);
 }
 
+/* A choice of this candidate begins: offsets of its tokens count from behind its lead. */
+static void pass_lead(struct stream *s, int index, int candidate) {
+    struct stream_choice *c = &s->choices[index];
+    if (!c->tokens_sent && !c->characters) c->characters = api_response_lead(s->head, candidate);
+}
+
 void stream_text(struct stream *s, int index, const char *text, size_t len,
                  const struct engine_event *event) {
+    pass_lead(s, index, index);
     struct api_response_tokens tokens = {
         .tokens = event->tokens,
         .logprobs = event->logprobs,
@@ -215,6 +222,7 @@ void stream_choice_end(struct stream *s, int index, const struct race_candidate 
         return;
     }
     size_t from;
+    pass_lead(s, index, candidate->index);
     struct api_response_tokens rest = stream_rest(&s->choices[index], candidate, &from);
     if (from < candidate->text_len || rest.n)
         send_piece(s, index, candidate->text + from, candidate->text_len - from, &rest);

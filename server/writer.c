@@ -4,6 +4,8 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void writer_init(struct writer *w, struct buf *out) { *w = (struct writer){.out = out}; }
@@ -104,6 +106,16 @@ void writer_number(struct writer *w, double v) {
         buf_printf(w->out, "%.9g", v);
     else
         buf_puts(w->out, "null");
+}
+
+void writer_float(struct writer *w, float v) {
+    char text[32] = "null";
+    value(w);
+    for (int digits = 6; isfinite(v) && digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)v);
+        if (strtof(text, NULL) == v) break;
+    }
+    buf_puts(w->out, text);
 }
 
 void writer_bool(struct writer *w, bool v) {

@@ -27,6 +27,8 @@ void writer_text(struct writer *w, const char *s); /* NULL: null */
 void writer_int(struct writer *w, int64_t v);
 void writer_uint(struct writer *w, uint64_t v);
 void writer_number(struct writer *w, double v);
+/* In as few digits as tell it from other floats. */
+void writer_float(struct writer *w, float v);
 void writer_bool(struct writer *w, bool v);
 void writer_null(struct writer *w);
 /* A member of an object: key and value. */

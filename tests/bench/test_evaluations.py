@@ -1,5 +1,7 @@
 """What bench/plots and bench/agree read out of a folder of `firstpass eval`: figures worked out by hand, and real drawings of them."""
 
+import importlib.machinery
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -80,3 +82,21 @@ def test_published_lines_are_for_humaneval_only(tmp_path):
     done = subprocess.run([sys.executable, BENCH / "plots", e.folder, "--installed"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "GPT-4o" not in (e.folder / "coverage.svg").read_text()
+
+
+def test_a_difference_is_explained():
+    """By a real run of the code in a plain Python, and by what both said."""
+    loader = importlib.machinery.SourceFileLoader("agree", str(BENCH / "agree"))
+    agree = importlib.util.module_from_spec(importlib.util.spec_from_loader("agree", loader))
+    loader.exec_module(agree)
+    problem = {"prompt": "def f(x):\n", "test": "def check(g):\n    assert g(1) == 2\n", "entry_point": "f"}
+    right, wrong = "def f(x):\n    return x + 1\n", "def f(x):\n    return x\n"
+    assert agree.plainly(problem, "    pass\n" + right, 30) == "passed"
+    assert agree.plainly(problem, "    pass\n" + wrong, 30) == "AssertionError"
+    assert agree.plainly(problem, "    pass\nwhile True: pass", 0.5) == "still running after 0.5 s"
+    said = lambda verdict, theirs, plain: agree.explain({"passed": verdict == "passed", "verdict": verdict}, {"result": theirs}, plain)
+    assert "CPU seconds" in said("passed", "timed out", "passed")
+    assert "limit of ours (memory)" in said("memory", "passed", "passed")
+    assert "guard" in said("passed", "failed: 'NoneType' object is not callable", "passed")
+    assert said("failed", "passed", "AssertionError") == "a plain Python does as ours"
+    assert "LOOK" in said("failed", "passed", "passed") and "LOOK" in said("passed", "failed: ", "AssertionError")

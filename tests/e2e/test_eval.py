@@ -96,13 +96,14 @@ def test_killed_and_gone_on_with_is_as_if_it_had_not_been(tasks, tmp_path):
 
 def test_a_server_gives_the_same_candidates(tasks, tmp_path, smol):
     here, there = tmp_path / "here", tmp_path / "there"
-    diversity = '{"temperatures": [0.3, 0.9], "prompts": ["", "Be brief."]}'
+    diversity = '{"temperatures": [0.3, 0.9], "prompts": ["", "Be brief.", {"assistant": "```python\\n"}]}'
     options = (*COMMON, "--n", 10, "--diversity", diversity)
     evaluate(tasks, "--out", here, *options)
     evaluate(tasks, "--out", there, *options, "--base-url", smol.url)
     assert what(here) == what(there)
     for (_, index), line in candidates(there).items():
-        assert line["temperature"] == [0.3, 0.9][index % 2] and line["prompt"] == index // 8
+        assert line["temperature"] == [0.3, 0.9][index // 3 % 2] and line["prompt"] == index % 3
+        assert index % 3 != 2 or line["text"].startswith("```python\n")
     smol.assert_quiet()
 
 
@@ -173,6 +174,7 @@ def test_a_task_that_cannot_be_run_is_told_and_the_others_are(tmp_path):
     (("TASKS", "--out", "OUT", "--diversity", "{"), "JSON"),
     (("TASKS", "--out", "OUT", "--diversity", '{"temperatures": [3]}'), "from 0 to 2"),
     (("TASKS", "--out", "OUT", "--diversity", '{"heat": 1}'), "heat"),
+    (("TASKS", "--out", "OUT", "--diversity", '{"prompts": [{"system": "x"}]}'), "assistant"),
     (("TASKS", "--out", "OUT", "--diversity", "/nonexistent/d"), "/nonexistent/d"),
     (("TASKS", "--out", "OUT", "--key-file", "k"), "--base-url"),
     (("TASKS", "--out", "OUT", "--base-url", "ftp://x"), "http://"),

@@ -392,6 +392,98 @@ START_TEST(many_jobs_share_a_small_pool) {
 }
 END_TEST
 
+/* The prompts of one race: what they have in common is computed once, candidates start in the order
+ * of their numbers, and each is what it is alone. */
+START_TEST(prompts_of_one_race) {
+    enum { PROMPTS = 3, ALL = 16, COMMON = 64 };
+    static const float ladder[] = {0.2f, 1.1f};
+    struct engine *g = open_engine((struct engine_options){.max_rows = 16});
+    int32_t prompts[PROMPTS][100];
+    struct engine_job jobs[PROMPTS];
+    struct outcome *o[PROMPTS];
+    uint64_t id[PROMPTS];
+    struct err e = {0};
+    for (int k = 0; k < PROMPTS; k++) {
+        jobs[k] = job_of(COMMON + 9 + k, (ALL - k + PROMPTS - 1) / PROMPTS, 30);
+        memcpy(prompts[k], prompt, sizeof prompts[k]);
+        prompts[k][COMMON + 1] = 5 + k;
+        jobs[k].prompt = prompts[k];
+        jobs[k].first_index = k;
+        jobs[k].index_step = PROMPTS;
+        jobs[k].width = 4;
+        jobs[k].lead = "Well:\n";
+        jobs[k].lead_len = k == 1 ? 6 : 0;
+        jobs[k].sampling.greedy_first = true;
+        jobs[k].sampling.temperatures = ladder;
+        jobs[k].sampling.n_temperatures = 2;
+        o[k] = outcome_new(jobs[k].n_candidates);
+    }
+    ck_assert_msg(engine_submit_group(g, jobs, PROMPTS, id, &e), "%s", e.message);
+    bool started[ALL] = {0};
+    int lowest = 0, in_flight = 0;
+    for (int left = PROMPTS; left;) {
+        struct engine_event *ev = engine_poll(g);
+        if (!ev) {
+            nap();
+            continue;
+        }
+        int k = ev->job == id[0] ? 0 : ev->job == id[1] ? 1 : 2;
+        note(o[k], ev);
+        if (ev->type == ENGINE_STARTED) {
+            int number = k + ev->index * PROMPTS;
+            started[number] = true;
+            in_flight++;
+            /* Those of one turn are told prompt by prompt. */
+            ck_assert_int_lt(number, lowest + 4);
+            while (lowest < ALL && started[lowest])
+                lowest++;
+        }
+        in_flight -= ev->type == ENGINE_ENDED;
+        ck_assert_int_le(in_flight, 4);
+        left -= ev->type == ENGINE_JOB_ENDED;
+        engine_event_free(ev);
+    }
+    ck_assert_int_eq(lowest, ALL);
+    ck_assert_int_eq(o[0]->cached_tokens, 0);
+    ck_assert_int_eq(o[1]->cached_tokens, COMMON);
+    ck_assert_int_eq(o[2]->cached_tokens, COMMON);
+    for (int number = 0; number < ALL; number++) {
+        int k = number % PROMPTS, i = number / PROMPTS;
+        struct engine_job job = jobs[k];
+        job.n_candidates = 1;
+        job.first_index = number;
+        struct outcome *alone = run(g, &job);
+        ck_assert_int_eq(alone->c[0].n_tokens, o[k]->c[i].n_tokens);
+        ck_assert_str_eq(alone->c[0].text, o[k]->c[i].text);
+        ck_assert(alone->c[0].sum_logprob == o[k]->c[i].sum_logprob);
+        ck_assert_int_eq(!strncmp(alone->c[0].text, "Well:\n", 6), k == 1);
+        outcome_free(alone);
+    }
+    for (int k = 0; k < PROMPTS; k++)
+        outcome_free(o[k]);
+    all_free(g);
+    engine_close(g);
+}
+END_TEST
+
+START_TEST(the_ladder_of_temperatures) {
+    static const float ladder[] = {0.5f, 1, 1.5f};
+    struct engine_sampling s = {.temperature = 0.8f};
+    ck_assert_float_eq(engine_temperature(&s, 7, 1), 0.8f);
+    s.temperatures = ladder;
+    s.n_temperatures = 3;
+    ck_assert_float_eq(engine_temperature(&s, 0, 1), 0.5f);
+    ck_assert_float_eq(engine_temperature(&s, 5, 1), 1.5f);
+    /* Two prompts: each goes through it. */
+    ck_assert_float_eq(engine_temperature(&s, 2, 2), 1);
+    ck_assert_float_eq(engine_temperature(&s, 3, 2), 1);
+    ck_assert_float_eq(engine_temperature(&s, 7, 2), 0.5f);
+    s.greedy_first = true;
+    ck_assert_float_eq(engine_temperature(&s, 0, 2), 0);
+    ck_assert_float_eq(engine_temperature(&s, 1, 2), 0.5f);
+}
+END_TEST
+
 static bool ten_started(const struct outcome *o) { return o->started >= 10; }
 
 /* Two requests of one prompt hold the same blocks: dropping one of them frees nothing, and must not
@@ -728,6 +820,8 @@ int main(void) {
     tcase_add_test(t, ten_thousand_candidates_in_a_tiny_pool);
     tcase_add_test(t, many_jobs_share_a_small_pool);
     tcase_add_test(t, equal_prompts_under_pressure);
+    tcase_add_test(t, prompts_of_one_race);
+    tcase_add_test(t, the_ladder_of_temperatures);
     tcase_add_test(t, candidates_cancelled_as_they_start);
     tcase_add_test(t, what_can_never_fit_is_refused);
     tcase_add_test(t, a_plan_that_does_not_fit_names_the_number);

@@ -95,6 +95,60 @@ START_TEST(more_branches_than_rows_take_turns) {
 }
 END_TEST
 
+START_TEST(mates_start_in_the_order_of_their_numbers) {
+    struct scheduler_job jobs[4] = {
+        {.waiting = 3, .mate = 1, .step = 3, .next = 0},
+        {.waiting = 3, .mate = 3, .step = 3, .next = 1, .follows = true},
+        {.waiting = 9},
+        {.waiting = 3, .step = 3, .next = 2, .follows = true},
+    };
+    struct scheduler_budget b = budget_of(64, 128, 1000);
+    b.auto_width = 5;
+    scheduler_admit(jobs, 4, NULL, 0, &b);
+    ck_assert_int_eq(jobs[0].start, 2);
+    ck_assert_int_eq(jobs[1].start, 2);
+    ck_assert_int_eq(jobs[3].start, 1);
+    ck_assert_int_eq(jobs[2].start, 5); /* another race: a width of its own */
+    /* Beyond its turn none goes on: number 1 waits for its prompt. */
+    jobs[1].prompt_left = 4;
+    scheduler_admit(jobs, 4, NULL, 0, &b);
+    ck_assert_int_eq(jobs[0].start, 1);
+    ck_assert_int_eq(jobs[1].start + jobs[3].start, 0);
+    /* One that has none left isn't waited for. */
+    jobs[1].waiting = 0;
+    scheduler_admit(jobs, 4, NULL, 0, &b);
+    ck_assert_int_eq(jobs[0].start, 3);
+    ck_assert_int_eq(jobs[3].start, 2);
+}
+END_TEST
+
+START_TEST(a_held_prompt_gets_no_rows) {
+    struct scheduler_job jobs[2] = {
+        {.prompt_left = 60, .waiting = 1, .mate = 1},
+        {.prompt_left = 60, .waiting = 1, .follows = true, .held = true}};
+    struct scheduler_budget b = budget_of(64, 40, 1000);
+    scheduler_rows(jobs, 2, NULL, 0, &b);
+    ck_assert_int_eq(jobs[0].rows, 40);
+    ck_assert_int_eq(jobs[1].rows, 0);
+}
+END_TEST
+
+/* The prompts of one race don't fit beside each other: the one that is there goes on, in whatever
+ * order. */
+START_TEST(mates_without_room_for_each_other_get_on) {
+    struct scheduler_job jobs[2] = {
+        {.waiting = 4, .next = 2, .step = 2, .mate = 1, .prompt_cached = 20, .prompt_blocks = 2},
+        {.waiting = 5, .next = 1, .step = 2, .follows = true, .prompt_left = 40}};
+    struct scheduler_budget b = budget_of(64, 128, 2);
+    scheduler_admit(jobs, 2, NULL, 0, &b);
+    ck_assert_int_eq(jobs[0].start, 1);
+    ck_assert_int_eq(jobs[1].start, 0);
+    b.free_blocks = 4;
+    scheduler_admit(jobs, 2, NULL, 0, &b);
+    ck_assert_int_eq(jobs[0].start, 0);
+}
+END_TEST
+
 /* ---- whole lives ---- */
 
 enum { MAX_JOBS = 12, MAX_BRANCHES = 4096 };
@@ -106,6 +160,8 @@ struct world {
     int n_prompt[MAX_JOBS], prompt_blocks[MAX_JOBS], prompt_done[MAX_JOBS], waiting[MAX_JOBS],
         in_flight[MAX_JOBS];
     int n_tokens[MAX_JOBS];
+    int mate[MAX_JOBS], place[MAX_JOBS], step[MAX_JOBS], started[MAX_JOBS];
+    bool begun[MAX_JOBS];
     int n_jobs;
     struct branch_state {
         int job, tokens, cached, blocks;
@@ -133,6 +189,25 @@ static int own_blocks(const struct world *w, const struct branch_state *b) {
     return b->parked ? 0 : b->blocks - goal(w, b->job) / BLOCK;
 }
 
+/* Some jobs are those of one race. */
+static void pair_up(struct world *w, uint32_t random) {
+    for (int j = 0; j < w->n_jobs; j++)
+        w->step[j] = 1;
+    for (int j = 1; j < w->n_jobs; j++) {
+        if (random >> j & 1) continue;
+        w->mate[j - 1] = j;
+        w->place[j] = w->place[j - 1] + 1;
+        for (int k = j; k >= j - w->place[j]; k--)
+            w->step[k] = w->place[j] + 1;
+    }
+}
+
+static bool held(const struct world *w, int j) {
+    for (int k = j - w->place[j]; k < j && !w->begun[j]; k++)
+        if ((w->waiting[k] || w->in_flight[k]) && w->prompt_done[k] < goal(w, k)) return true;
+    return false;
+}
+
 static int view(struct world *w, struct scheduler_branch *out, int *index) {
     for (int j = 0; j < w->n_jobs; j++)
         w->jobs[j] = (struct scheduler_job){
@@ -141,7 +216,12 @@ static int view(struct world *w, struct scheduler_branch *out, int *index) {
             .prompt_blocks = w->prompt_blocks[j],
             .prompt_private = w->prompt_blocks[j],
             .waiting = w->waiting[j],
-            .in_flight = w->in_flight[j]};
+            .in_flight = w->in_flight[j],
+            .mate = w->mate[j],
+            .follows = w->place[j] > 0,
+            .held = held(w, j),
+            .next = w->place[j] + w->started[j] * w->step[j],
+            .step = w->step[j]};
     int n = 0;
     for (int i = 0; i < w->n_b; i++) {
         struct branch_state *b = &w->b[i];
@@ -194,9 +274,16 @@ static void turn(struct world *w, const struct scheduler_budget *base) {
             struct branch_state *b = &w->b[w->n_b++];
             *b = (struct branch_state){.job = j, .parked = true, .live = true, .age = w->age++};
             w->waiting[j]--;
+            w->started[j]++;
             w->in_flight[j]++;
             unpark(w, b);
         }
+    }
+    for (int j = 0, together = 0; j < w->n_jobs; j++) {
+        together += w->in_flight[j];
+        if (w->mate[j]) continue;
+        ck_assert_int_le(together, budget.auto_width);
+        together = 0;
     }
     n = view(w, view_b, index);
     budget.free_blocks = w->n_blocks - w->used;
@@ -216,6 +303,8 @@ static void turn(struct world *w, const struct scheduler_budget *base) {
     }
     for (int j = 0; j < w->n_jobs; j++) {
         if (!w->jobs[j].rows) continue;
+        ck_assert(!w->jobs[j].held);
+        w->begun[j] = true;
         rows += w->jobs[j].rows;
         w->prompt_done[j] += w->jobs[j].rows;
         ck_assert_int_le(w->prompt_done[j], goal(w, j));
@@ -259,7 +348,7 @@ static uint32_t next_random(uint32_t *state) {
 
 START_TEST(every_candidate_ends_on_any_pool) {
     static struct world w;
-    for (uint32_t seed = 1; seed <= 40; seed++) {
+    for (uint32_t seed = 1; seed <= 80; seed++) {
         uint32_t state = seed * 2654435761u;
         memset(&w, 0, sizeof w);
         w.n_jobs = 1 + (int)(next_random(&state) % MAX_JOBS);
@@ -273,6 +362,7 @@ START_TEST(every_candidate_ends_on_any_pool) {
                        1; /* what engine_submit asks of the pool */
             if (need > largest) largest = need;
         }
+        pair_up(&w, seed % 2 ? next_random(&state) : UINT32_MAX);
         w.n_blocks = largest + (int)(next_random(&state) % 40) * (int)(seed % 3);
         struct scheduler_budget budget =
             budget_of(1 + (int)(next_random(&state) % 20), 1 + (int)(next_random(&state) % 64), 0);
@@ -297,6 +387,9 @@ int main(void) {
     tcase_add_test(t, prompts_share_the_chunk);
     tcase_add_test(t, parks_the_youngest_for_the_oldest);
     tcase_add_test(t, more_branches_than_rows_take_turns);
+    tcase_add_test(t, mates_start_in_the_order_of_their_numbers);
+    tcase_add_test(t, a_held_prompt_gets_no_rows);
+    tcase_add_test(t, mates_without_room_for_each_other_get_on);
     tcase_add_test(t, every_candidate_ends_on_any_pool);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

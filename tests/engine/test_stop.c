@@ -290,6 +290,47 @@ START_TEST(what_comes_first_ends_it) {
 }
 END_TEST
 
+/* What the text begins with is no output: it opens a block, and nothing in it is a stop string or
+ * the end of code. */
+START_TEST(a_lead_only_begins_the_text) {
+    static const struct {
+        const char *lead, *input, *text;
+        enum stop_why why;
+    } cases[] = {
+        {"```python\ndef f():\n", "    return 1\n```\nprose", "    return 1\n```", STOP_CODE_END},
+        {"```python\ndef f(", "x):\n    return x\n```\n", "x):\n    return x\n```", STOP_CODE_END},
+        {"```python\n1\n```\nAgain: ", "```\n2\n```\n", "```\n2\n```\n", STOP_NOT},
+        {"```python\n1\n```\n", "```py\n2\n```\n", "```py\n2\n```", STOP_CODE_END},
+        {"an END and EN", "D goes on END", "D goes on ", STOP_STRING},
+    };
+    const char *stops[] = {"END"};
+    size_t lens[] = {3};
+    struct stop_rules rules = {.strings = stops, .lens = lens, .n = 1, .code_end = true};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct stop s;
+        struct buf shown, whole;
+        buf_init(&shown, 1 << 20);
+        buf_init(&whole, 1 << 20);
+        buf_printf(&whole, "%s%s", cases[i].lead, cases[i].text);
+        stop_init(&s, &rules);
+        stop_lead(&s, cases[i].lead, strlen(cases[i].lead));
+        ck_assert_int_eq(s.why, STOP_NOT);
+        show(&s, &shown);
+        ck_assert_str_eq(buf_text(&shown), cases[i].lead);
+        for (const char *at = cases[i].input; *at && !stop_feed(&s, at, 1); at++)
+            show(&s, &shown);
+        stop_finish(&s);
+        show(&s, &shown);
+        ck_assert_str_eq(buf_text(&shown), buf_text(&whole));
+        ck_assert_str_eq(buf_text(&s.text), buf_text(&whole));
+        ck_assert_int_eq(s.why, cases[i].why);
+        stop_clear(&s);
+        buf_clear(&shown);
+        buf_clear(&whole);
+    }
+}
+END_TEST
+
 static Suite *stop_suite(void) {
     Suite *suite = suite_create("stop");
     TCase *tc = tcase_create("stop");
@@ -301,6 +342,7 @@ static Suite *stop_suite(void) {
     tcase_add_loop_test(tc, code_end, 0, sizeof code_cases / sizeof *code_cases);
     tcase_add_test(tc, code_goes_on_where_the_rule_is_off);
     tcase_add_test(tc, what_comes_first_ends_it);
+    tcase_add_test(tc, a_lead_only_begins_the_text);
     suite_add_tcase(suite, tc);
     return suite;
 }

@@ -3,6 +3,7 @@
 #ifndef TESTS_SERVER_RACE_SCRIPT_H
 #define TESTS_SERVER_RACE_SCRIPT_H
 
+#include "config/limits.h"
 #include "server/race.h"
 
 #include <check.h>
@@ -24,7 +25,10 @@ struct script_candidate {
 struct script {
     struct script_set *set;
     struct race *race;
-    uint64_t id;
+    uint64_t ids[LIMIT_PROMPT_VARIANTS]; /* one job for each prompt */
+    int job_width[LIMIT_PROMPT_VARIANTS];
+    bool job_cancelled[LIMIT_PROMPT_VARIANTS];
+    int n_jobs;
     int n;
     bool with_tests, stream;
     struct script_candidate *c;
@@ -57,32 +61,46 @@ struct script_set {
     bool engine_refuses, verifier_refuses;
 };
 
-static struct script *script_of(struct script_set *set, uint64_t id) {
+/* And in *job which of its jobs that is. */
+static struct script *script_of(struct script_set *set, uint64_t id, int *job) {
     for (int i = 0; i < set->n_all; i++)
-        if (set->all[i]->id == id) return set->all[i];
+        for (*job = 0; *job < set->all[i]->n_jobs; (*job)++)
+            if (set->all[i]->ids[*job] == id) return set->all[i];
     return NULL;
 }
 
 /* ---- the engine's calls ---- */
 
-static bool script_submit(void *self, const struct engine_job *job, uint64_t *id, struct err *e) {
+static bool script_submit(void *self, const struct engine_job *jobs, int n, uint64_t *ids,
+                          struct err *e) {
     struct script_set *set = self;
     if (set->engine_refuses) return err_set(e, ERR_BUSY, "full");
-    *id = set->starting->id = ++set->next_id;
-    ck_assert_int_eq(job->n_candidates, set->starting->n);
+    struct script *s = set->starting;
+    ck_assert(!s->n_jobs);
+    int n_candidates = 0;
+    for (int i = 0; i < n; i++) {
+        ids[i] = s->ids[s->n_jobs++] = ++set->next_id;
+        ck_assert_int_eq(jobs[i].prompt[0], jobs[i].first_index % jobs[i].index_step + 1);
+        n_candidates += jobs[i].n_candidates;
+    }
+    ck_assert_int_eq(n_candidates, s->n);
     return true;
 }
 
 static void script_cancel(void *self, uint64_t id) {
-    struct script *s = script_of(self, id);
+    int job;
+    struct script *s = script_of(self, id, &job);
     if (!s) return; /* its race_start failed */
-    ck_assert(!s->cancelled && !s->job_ended);
-    s->cancelled = true;
+    ck_assert(!s->job_cancelled[job] && !s->job_ended);
+    s->cancelled = s->job_cancelled[job] = true;
 }
 
 static void script_cancel_candidate(void *self, uint64_t id, int index) {
-    struct script *s = script_of(self, id);
-    ck_assert(s && index >= 0 && index < s->n && !s->cancelled);
+    int job;
+    struct script *s = script_of(self, id, &job);
+    ck_assert(s && index >= 0 && !s->cancelled);
+    index = job + index * s->n_jobs;
+    ck_assert_int_lt(index, s->n);
     ck_assert(!s->c[index].cancel_asked);
     s->c[index].cancel_asked = true;
 }
@@ -95,15 +113,19 @@ static int64_t script_tokens(void *self, uint64_t id) {
 }
 
 static int64_t script_rows(void *self, uint64_t id) {
-    const struct script *s = script_of(self, id);
+    int job, n = 0;
+    const struct script *s = script_of(self, id, &job);
     ck_assert(s && !s->job_ended);
-    return s ? s->n_started : 0;
+    for (int i = job; s && i < s->n; i += s->n_jobs)
+        n += s->c[i].started;
+    return n;
 }
 
 static void script_set_width(void *self, uint64_t id, int width) {
-    struct script *s = script_of(self, id);
-    ck_assert(s && width >= 0 && width != s->width);
-    s->width = width;
+    int job;
+    struct script *s = script_of(self, id, &job);
+    ck_assert(s && width >= 0 && width != s->job_width[job]);
+    s->width = s->job_width[job] = width;
 }
 
 /* ---- the verifier's calls: the tests object is the script itself ---- */
@@ -274,9 +296,14 @@ static void script_set_close(struct script_set *set) {
 
 /* A request of n candidates, with tests or without; n_choices is n. */
 static struct race_request script_request(int n, const struct verifier_spec *tests) {
-    static const int32_t prompt[] = {1, 2, 3};
+    static const int32_t tokens[] = {1, 2, 3};
+    static const struct race_prompt prompts[] = {{.tokens = tokens, .n_tokens = 3},
+                                                 {.tokens = tokens + 1, .n_tokens = 2},
+                                                 {.tokens = tokens + 2, .n_tokens = 1}};
     return (struct race_request){
-        .job = {.prompt = prompt, .n_prompt = 3, .n_candidates = n, .max_tokens = 10, .seed = 7},
+        .job = {.n_candidates = n, .max_tokens = 10, .seed = 7},
+        .prompts = prompts,
+        .n_prompts = 1,
         .tests = tests,
         .n_choices = n,
     };
@@ -292,6 +319,8 @@ static struct script *script_start(struct script_set *set, const struct race_req
     s->with_tests = q->tests != NULL;
     s->stream = q->job.stream;
     s->width = -1;
+    for (int i = 0; i < LIMIT_PROMPT_VARIANTS; i++)
+        s->job_width[i] = -1;
     s->c = err_alloc((size_t)s->n, sizeof *s->c);
     const struct race_callbacks callbacks = {.on_done = script_on_done,
                                              .on_text = script_on_text,
@@ -315,8 +344,10 @@ static struct script *script_start(struct script_set *set, const struct race_req
 
 /* ---- what engine and verifier say ---- */
 
+/* The event's index is the race's; the engine knows it as that of the job. */
 static void script_send(struct script *s, struct engine_event *event) {
-    event->job = s->id;
+    event->job = s->ids[event->index % s->n_jobs];
+    event->index /= s->n_jobs;
     s->n_events++;
     race_set_event(s->set->races, event);
 }
@@ -360,9 +391,11 @@ static void script_ended(struct script *s, int index, enum engine_reason reason)
 static void script_job_ended(struct script *s, const struct err *error) {
     ck_assert(!s->job_ended && s->n_started == s->n_ended);
     s->job_ended = true;
-    struct engine_event event = {.type = ENGINE_JOB_ENDED};
-    if (error) event.error = *error;
-    script_send(s, &event);
+    for (int i = s->n_jobs - 1; i >= 0; i--) {
+        struct engine_event event = {.type = ENGINE_JOB_ENDED, .index = i};
+        if (error) event.error = *error;
+        script_send(s, &event);
+    }
 }
 
 static void script_ready(struct script *s, const struct err *error) {

@@ -431,7 +431,7 @@ START_TEST(a_ladder_of_temperatures) {
         const char *value, *param;
     } cases[] = {
         {"[]", "firstpass.diversity"},
-        {"{}", "firstpass.diversity.temperatures"},
+        {"{}", "firstpass.diversity"},
         {"{\"temperatures\":1}", "firstpass.diversity.temperatures"},
         {"{\"temperatures\":[]}", "firstpass.diversity.temperatures"},
         {"{\"temperatures\":[\"1\"]}", "firstpass.diversity.temperatures"},

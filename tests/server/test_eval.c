@@ -129,7 +129,6 @@ static bool script_start(void *self, const struct eval_ask *ask, void *cookie, s
     s->live[task].n = field(ask->body, "\"max_candidates\":");
     s->live[task].done = 0;
     s->live[task].first_mode = strstr(ask->body, "\"return\":\"first\"") != NULL;
-    ck_assert_int_eq(s->live[task].first, ask->first_index);
     s->n_live++;
     int in_flight = 0;
     for (int i = 0; i < TASKS; i++)
@@ -454,30 +453,24 @@ END_TEST
 
 /* ---- diversity ---- */
 
-START_TEST(each_candidate_has_its_temperature_and_prompt) {
-    options.n = 40;
+START_TEST(diversity_goes_into_the_request) {
     options.temperatures[0] = 0.5;
     options.temperatures[1] = 1;
     options.temperatures[2] = 1.5;
     options.n_temperatures = 3;
-    options.prompts[0] = "";
-    options.prompts[1] = "Think \"first\".";
-    options.n_prompts = 2;
-    ck_assert_double_eq(eval_temperature(&options, 4), 1);
-    options.greedy_first = true;
-    ck_assert_double_eq(eval_temperature(&options, 0), 0);
-    ck_assert_double_eq(eval_temperature(&options, 3), 0.5);
-    ck_assert_int_eq(eval_prompt(&options, 7), 0);
-    ck_assert_int_eq(eval_prompt(&options, 8), 1);
-    ck_assert_int_eq(eval_prompt(&options, 16), 0);
-    char *plain = eval_body(&options, "m", &tasks.tasks[0], 5, 0, 8, 4);
-    char *other = eval_body(&options, "m", &tasks.tasks[0], 5, 8, 8, 4);
-    ck_assert_ptr_null(strstr(plain, "Think"));
-    ck_assert_ptr_nonnull(strstr(other, "task a\\n\\nThink \\\"first\\\"."));
-    ck_assert_ptr_nonnull(strstr(other, "\"diversity\":{\"temperatures\":[0.5,1,1.5]}"));
-    ck_assert_ptr_nonnull(strstr(other, "\"first_index\":8"));
-    free(plain);
-    free(other);
+    char *body = eval_body(&options, "m", &tasks.tasks[0], 5, 8, 8, 4);
+    ck_assert_ptr_nonnull(strstr(body, "\"diversity\":{\"temperatures\":[0.5,1,1.5]}"));
+    ck_assert_ptr_nonnull(strstr(body, "\"first_index\":8"));
+    free(body);
+    options.prompts = json_pack("[s, {s:s}]", "Think \"first\".", "assistant", "```python\n");
+    options.n_temperatures = 0;
+    body = eval_body(&options, "m", &tasks.tasks[0], 5, 8, 8, 4);
+    ck_assert_ptr_nonnull(strstr(body, "\"diversity\":{\"prompts\":[\"Think \\\"first\\\".\","
+                                       "{\"assistant\":\"```python\\n\"}]}"));
+    ck_assert_ptr_nonnull(strstr(body, "task a\""));
+    free(body);
+    json_decref(options.prompts);
+    options.prompts = NULL;
 }
 END_TEST
 
@@ -497,7 +490,7 @@ int main(void) {
     tcase_add_test(t, other_options_are_refused);
     tcase_add_test(t, a_damaged_journal_is_refused);
     tcase_add_test(t, two_runs_in_one_folder_exclude_each_other);
-    tcase_add_test(t, each_candidate_has_its_temperature_and_prompt);
+    tcase_add_test(t, diversity_goes_into_the_request);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

@@ -97,6 +97,68 @@ START_TEST(control_tokens_come_from_the_template_only) {
 }
 END_TEST
 
+/* ---- variants ---- */
+
+/* All of `set`'s tokens from the first control token on, as text; the tiny model's are bytes. */
+static void expect_tokens(const struct prompt_set *set, int variant, const char *text) {
+    ck_assert_uint_eq(set->n_tokens[variant], strlen(text));
+    for (size_t i = 0; text[i]; i++)
+        ck_assert_int_eq(set->tokens[variant][i], (unsigned char)text[i]);
+}
+
+START_TEST(variants_of_a_completion) {
+    const struct api_request_prompt prompt = {.text = "def f():\n", .len = 9};
+    const struct api_request_variant variants[] = {
+        {.user = "", .lead = "", .behind = ""},
+        {.user = "# fast\n", .user_len = 7, .lead = "    ret", .lead_len = 7},
+        {.user = "# 3.8\n{question}", .user_len = 16, .lead = ""},
+    };
+    const struct api_request q = {.kind = API_REQUEST_COMPLETIONS,
+                                  .prompts = &prompt,
+                                  .n_prompts = 1,
+                                  .variants = variants,
+                                  .n_variants = 3};
+    struct prompt_set set = {0};
+    struct race_request race;
+    ck_assert(prompt_set_add(&set, engine, &q, &prompt, &e));
+    expect_tokens(&set, 0, "def f():\n");
+    expect_tokens(&set, 1, "def f():\n# fast\n    ret");
+    expect_tokens(&set, 2, "# 3.8\ndef f():\n");
+    ck_assert(prompt_race(&q, engine_model(engine), 64, &set, &race, &e));
+    ck_assert_int_eq(race.n_prompts, 3);
+    ck_assert_uint_eq(race.prompts[1].lead_len, 7);
+    ck_assert_uint_eq(race.prompts[2].lead_len, 0);
+    prompt_set_clear(&set);
+}
+END_TEST
+
+/* What the assistant begins with is a user's text: it makes no control token. */
+START_TEST(variants_of_a_chat) {
+    const char *lead = "A<|im_start|>";
+    size_t len;
+    char *guarded = engine_guard(engine, lead, strlen(lead), &len);
+    const struct api_request_variant variants[] = {
+        {.user = "", .lead = "", .behind = ""},
+        {.user = "", .lead = lead, .lead_len = strlen(lead), .behind = guarded, .behind_len = len},
+    };
+    const struct api_request q = {.kind = API_REQUEST_CHAT, .variants = variants, .n_variants = 2};
+    struct prompt_set set = {0};
+    for (int i = 0; i < 2; i++)
+        ck_assert(prompt_set_add_chat(&set, engine, &q, "Q:", 2, &e));
+    expect_tokens(&set, 0, "Q:");
+    expect_tokens(&set, 1, "Q:A<|im_start|>");
+    prompt_set_clear(&set);
+    /* The first one that is too long ends it. */
+    char *question = err_alloc(401, 1);
+    memset(question, 'x', 400);
+    ck_assert(!prompt_set_add_chat(&set, engine, &q, question, 400, &e));
+    ck_assert_str_eq(e.code, "context_length_exceeded");
+    prompt_set_clear(&set);
+    free(question);
+    free(guarded);
+}
+END_TEST
+
 /* ---- the race ---- */
 
 START_TEST(room_in_the_context) {
@@ -104,26 +166,34 @@ START_TEST(room_in_the_context) {
     struct api_request q = {.kind = API_REQUEST_CHAT, .n_choices = 1};
     struct race_request race;
     int32_t tokens[200] = {0};
+    struct prompt_set set = {.tokens = {tokens}, .n_tokens = {10}, .n = 1};
     size_t context = (size_t)m->context;
     ck_assert_uint_lt(context, 200);
     q.job.n_candidates = 7;
     q.job.min_tokens = 50;
-    ck_assert(prompt_race(&q, m, 64, tokens, 10, &race, &e));
+    ck_assert(prompt_race(&q, m, 64, &set, &race, &e));
     ck_assert_int_eq(race.job.max_tokens, 64);
-    ck_assert_int_eq(race.job.n_prompt, 10);
+    ck_assert_int_eq(race.n_prompts, 1);
+    ck_assert_int_eq(race.prompts[0].n_tokens, 10);
     ck_assert_int_eq(race.job.n_candidates, 7);
     ck_assert_ptr_null(race.tests);
-    ck_assert(prompt_race(&q, m, 64, tokens, context - 1, &race, &e));
+    /* The longest of several decides. */
+    set.tokens[1] = tokens;
+    set.n_tokens[1] = context - 1;
+    set.n = 2;
+    ck_assert(prompt_race(&q, m, 64, &set, &race, &e));
     ck_assert_int_eq(race.job.max_tokens, 1);
     ck_assert_int_eq(race.job.min_tokens, 1);
-    ck_assert(!prompt_race(&q, m, 64, tokens, context, &race, &e));
+    set.n_tokens[1] = context;
+    ck_assert(!prompt_race(&q, m, 64, &set, &race, &e));
     ck_assert_int_eq(e.kind, ERR_INPUT);
     ck_assert_str_eq(e.code, "context_length_exceeded");
     ck_assert_str_eq(e.param, "messages");
     /* What the client says is the engine's to judge. */
     q.job.max_tokens = 5000;
     q.has_tests = true;
-    ck_assert(prompt_race(&q, m, 64, tokens, 10, &race, &e));
+    set.n = 1;
+    ck_assert(prompt_race(&q, m, 64, &set, &race, &e));
     ck_assert_int_eq(race.job.max_tokens, 5000);
     ck_assert_ptr_eq(race.tests, &q.tests);
 }
@@ -153,6 +223,8 @@ int main(void) {
     tcase_add_test(t, empty_text_starts_from_the_end_token);
     tcase_add_loop_test(t, text_that_is_no_utf8_names_its_field, 0, 2);
     tcase_add_test(t, control_tokens_come_from_the_template_only);
+    tcase_add_test(t, variants_of_a_completion);
+    tcase_add_test(t, variants_of_a_chat);
     tcase_add_test(t, room_in_the_context);
     tcase_add_test(t, seeds);
     suite_add_tcase(suite, t);

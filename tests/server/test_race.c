@@ -154,6 +154,57 @@ START_TEST(lowest_index_waits_and_cancels_above) {
 }
 END_TEST
 
+/* Three prompts: candidate i of the race is candidate i / 3 of job i mod 3. */
+START_TEST(candidates_are_dealt_over_the_prompts) {
+    struct race_request q = script_request(11, &script_tests);
+    q.returns = RACE_LOWEST_INDEX;
+    q.n_prompts = 3;
+    q.job.first_index = 4; /* a later part of a larger race: its first has the second prompt */
+    struct script *s = start(&q);
+    ck_assert_int_eq(s->n_jobs, 3);
+    for (int i = 0; i < 3; i++)
+        script_send(
+            s, &(struct engine_event){.type = ENGINE_PREFILLED, .index = i, .cached_tokens = i});
+    script_ready(s, NULL);
+    start_all(s, 0, 7);
+    race_set_width(s->race, 2);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(s->job_width[i], 2);
+    end_all(s, 1, 5);
+    script_verdict(s, 3, VERDICT_PASSED);
+    ck_assert(s->c[4].verify_cancelled && s->c[5].cancel_asked && s->c[10].cancel_asked);
+    ck_assert(!s->c[0].cancel_asked);
+    script_verdict(s, 1, VERDICT_FAILED);
+    script_verdict(s, 2, VERDICT_FAILED);
+    ck_assert_int_eq(s->n_done, 0);
+    script_ended(s, 0, ENGINE_STOP);
+    script_verdict(s, 0, VERDICT_FAILED);
+    ck_assert_int_eq(s->n_done, 1);
+    ck_assert_int_eq(s->choices[0], 3);
+    ck_assert_int_eq(s->counts.started, 7);
+    ck_assert_int_eq(s->counts.rows, 7);
+    ck_assert_int_eq(s->counts.prompt_tokens, 3 + 2 + 1);
+    ck_assert_int_eq(s->counts.cached_tokens, 0 + 1 + 2);
+    for (int i = 0; i < 3; i++)
+        ck_assert(s->job_cancelled[i]);
+    wind_up(s);
+}
+END_TEST
+
+START_TEST(no_more_prompts_than_candidates) {
+    struct race_request q = script_request(2, NULL);
+    q.n_prompts = 3;
+    q.job.first_index = 2;
+    struct script *s = start(&q);
+    ck_assert_int_eq(s->n_jobs, 2);
+    start_all(s, 0, 2);
+    end_all(s, 0, 2);
+    script_job_ended(s, NULL);
+    ck_assert_int_eq(s->n_choices, 2);
+    ck_assert_int_eq(s->counts.prompt_tokens, 1 + 3);
+}
+END_TEST
+
 START_TEST(best_waits_for_all_and_takes_the_majority) {
     struct race_request q = script_request(5, &script_tests);
     q.returns = RACE_BEST;
@@ -641,6 +692,8 @@ int main(void) {
     tcase_add_test(t, tests_that_fail_to_open_decide_the_error);
     tcase_add_test(t, refused_starts_leave_nothing);
     tcase_add_test(t, lowest_index_waits_and_cancels_above);
+    tcase_add_test(t, candidates_are_dealt_over_the_prompts);
+    tcase_add_test(t, no_more_prompts_than_candidates);
     tcase_add_test(t, best_waits_for_all_and_takes_the_majority);
     tcase_add_test(t, all_gives_passes_first);
     tcase_add_test(t, first_waits_for_the_passes_asked_for);

@@ -520,6 +520,8 @@ START_TEST(soak) {
         int n = 1 + (int)(next_random(&random) % (i % 10 ? 200 : 3000));
         struct race_request q = script_request(n, &script_tests);
         q.returns = all_returns[next_random(&random) % 4];
+        q.n_prompts = 1 + (int)(next_random(&random) % 3);
+        q.job.first_index = (int)(next_random(&random) % 5);
         q.on_fail = next_random(&random) % 2 ? RACE_FAIL_ERROR : RACE_FAIL_BEST;
         struct err e = {0};
         live[n_live] = script_start(&set, &q, true, &e);

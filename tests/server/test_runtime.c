@@ -104,10 +104,11 @@ static void start(struct outcome *o, int n, enum race_return returns, char low, 
                                        .extract = VERIFIER_EXTRACT_CONTINUATION,
                                        .timeout_s = 10,
                                        .memory_mb = 256};
+    const struct race_prompt all = {.tokens = tokens, .n_tokens = (int)n_tokens};
     const struct race_request q = {
-        .job = {.prompt = tokens,
-                .n_prompt = (int)n_tokens,
-                .n_candidates = n,
+        .prompts = &all,
+        .n_prompts = 1,
+        .job = {.n_candidates = n,
                 .seed = seed,
                 .sampling = {.temperature = 8, /* the weights are random, the digits unequal */
                              .top_p = 1,

@@ -52,6 +52,16 @@ START_TEST(numbers_that_json_has_not_are_null) {
 }
 END_TEST
 
+START_TEST(floats_are_as_short_as_can_be) {
+    static const float values[] = {0.8F, 1, 0, 1.2F, 1 / 3.0F, 16777217.0F, 1e-6F, (float)NAN};
+    writer_array(&w);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        writer_float(&w, values[i]);
+    writer_array_end(&w);
+    ck_assert_str_eq(buf_text(&out), "[0.8,1,0,1.2,0.33333334,16777216,1e-06,null]");
+}
+END_TEST
+
 static void round_trip(const char *s, size_t len, const char *want, size_t want_len) {
     buf_reset(&out);
     writer_init(&w, &out);
@@ -100,6 +110,7 @@ int main(void) {
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, nesting_and_commas);
     tcase_add_test(t, numbers_that_json_has_not_are_null);
+    tcase_add_test(t, floats_are_as_short_as_can_be);
     tcase_add_test(t, strings_come_back);
     tcase_add_test(t, what_is_no_utf8_is_replaced);
     suite_add_tcase(suite, t);
