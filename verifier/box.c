@@ -135,7 +135,8 @@ static int run_python(const struct box_plan *plan, const char *flavour) {
     const char *all[N_FIXED + 2] = {0};
     memcpy(all, arguments, sizeof arguments);
     all[N_FIXED] = flavour;
-    /* Made from nothing: no key and no path of the server's own environment gets inside. */
+    /* Made from nothing: no key and no path of the server's own environment gets inside.
+     * LD_BIND_NOW: what the zygote has looked up each of its children would look up again. */
     static const char *const environment[] = {
         "PATH=/usr/bin:/bin",
         "HOME=/",
@@ -147,6 +148,7 @@ static int run_python(const struct box_plan *plan, const char *flavour) {
         "OPENBLAS_NUM_THREADS=1",
         "OMP_NUM_THREADS=1",
         "MKL_NUM_THREADS=1",
+        "LD_BIND_NOW=1",
         NULL,
     };
     execve(plan->interpreter->path, (char *const *)(uintptr_t)all,

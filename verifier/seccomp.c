@@ -295,18 +295,32 @@ static int add_rules(scmp_filter_ctx filter, const struct rule *rules, size_t n)
     return status;
 }
 
-static bool is_for_servers(const char *call) {
-    for (size_t i = 0; i < sizeof for_servers / sizeof for_servers[0]; i++)
-        if (!strcmp(call, for_servers[i])) return true;
+static bool is_among(const char *call, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(call, names[i])) return true;
     return false;
 }
 
-static int add_denied(scmp_filter_ctx filter, enum seccomp_program program) {
+/* All but what is a server's own. */
+static int add_denied(scmp_filter_ctx filter) {
     int status = 0;
     for (size_t i = 0; i < sizeof denied / sizeof denied[0] && !status; i++)
-        if (program == SECCOMP_CHILD || !is_for_servers(denied[i]))
+        if (!is_among(denied[i], for_servers, sizeof for_servers / sizeof for_servers[0]))
             status =
                 add(filter, &(struct rule){.call = denied[i], .action = SCMP_ACT_ERRNO(EPERM)});
+    return status;
+}
+
+/* What is a server's own, for its children. */
+static int add_taken_back(scmp_filter_ctx filter) {
+    int status = 0;
+    for (size_t i = 0; i < sizeof for_servers / sizeof for_servers[0] && !status; i++) {
+        if (!strcmp(for_servers[i], "tgkill")) continue; /* theirs too, for themselves */
+        bool known = is_among(for_servers[i], denied, sizeof denied / sizeof denied[0]);
+        const struct rule rule = {.call = for_servers[i],
+                                  .action = SCMP_ACT_ERRNO(known ? EPERM : ENOSYS)};
+        status = add(filter, &rule);
+    }
     return status;
 }
 
@@ -354,36 +368,34 @@ enum {
 /* The low half of an argument that the kernel takes as an int. */
 #define INT_WITHOUT(flags) (UINT64_C(0xffffffff) & ~(scmp_datum_t)(flags))
 
-/* Signals and processes: a child has itself and its threads, a fork server its children. */
-static int add_processes(scmp_filter_ctx filter, enum seccomp_program program) {
-    const uint32_t eperm = SCMP_ACT_ERRNO(EPERM), allow = SCMP_ACT_ALLOW;
-    const scmp_datum_t self = (scmp_datum_t)SECCOMP_THIS_PROCESS;
-    const struct rule for_child[] = {
-        /* This process only.  prlimit on the fork server was a hole. */
-        {"kill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
-        {"kill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self, 0)}},
-        {"tgkill", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
-        {"tgkill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self, 0)}},
-        {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, 0, 0)}},
-        {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, self, 0)}},
-        /* threads, no processes; glibc falls back from clone3, whose flags a filter can't see */
-        {"clone",
-         allow,
-         1,
-         {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD | NEW_SPACES, CLONE_THREAD)}},
-        {"clone", eperm, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)}},
-    };
-    const struct rule for_server[] = {
+/* Signals and processes: a fork server has its children. */
+static int add_server_processes(scmp_filter_ctx filter) {
+    const uint32_t allow = SCMP_ACT_ALLOW;
+    const struct rule rules[] = {
         /* No process group, not everybody. */
         {"kill", allow, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, 0x80000000, 0)}},
+        /* Its own limits only: prlimit on the fork server was a hole. */
         {"prlimit64", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, 0, 0)}},
         {"clone", allow, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, NEW_SPACES, 0)}},
         {"prctl", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, PR_SET_PDEATHSIG, 0)}},
         {"prctl", allow, 1, {SCMP_CMP(0, SCMP_CMP_EQ, PR_SET_NO_NEW_PRIVS, 0)}},
     };
-    return program == SECCOMP_CHILD
-               ? add_rules(filter, for_child, sizeof for_child / sizeof for_child[0])
-               : add_rules(filter, for_server, sizeof for_server / sizeof for_server[0]);
+    return add_rules(filter, rules, sizeof rules / sizeof rules[0]);
+}
+
+/* A child has itself and its threads. */
+static int add_child_processes(scmp_filter_ctx filter) {
+    const uint32_t eperm = SCMP_ACT_ERRNO(EPERM), enosys = SCMP_ACT_ERRNO(ENOSYS);
+    const scmp_datum_t self = (scmp_datum_t)SECCOMP_THIS_PROCESS;
+    const struct rule rules[] = {
+        {"kill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self, 0)}},
+        {"tgkill", eperm, 1, {SCMP_CMP(0, SCMP_CMP_NE, self, 0)}},
+        /* threads, no processes; glibc falls back from clone3, whose flags a filter can't see */
+        {"clone", eperm, 1, {SCMP_CMP(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)}},
+        {"prctl", enosys, 1, {SCMP_CMP(0, SCMP_CMP_EQ, PR_SET_PDEATHSIG, 0)}},
+        {"prctl", enosys, 1, {SCMP_CMP(0, SCMP_CMP_EQ, PR_SET_NO_NEW_PRIVS, 0)}},
+    };
+    return add_rules(filter, rules, sizeof rules / sizeof rules[0]);
 }
 
 /* Clocks of the machine and of the caller; a negative number is some process's CPU clock, which
@@ -501,24 +513,35 @@ done:
     return program;
 }
 
+/* The allow-list. */
+static int fill_server(scmp_filter_ctx filter) {
+    int status = add_names(filter, SCMP_ACT_ALLOW, allowed, sizeof allowed / sizeof allowed[0]);
+    if (!status) status = add_names(filter, SCMP_ACT_ERRNO(0), idle, sizeof idle / sizeof idle[0]);
+    if (!status)
+        status = add_names(filter, SCMP_ACT_ALLOW, for_servers,
+                           sizeof for_servers / sizeof for_servers[0]);
+    if (!status) status = add_denied(filter);
+    if (!status) status = add_server_processes(filter);
+    if (!status) status = add_arguments(filter);
+    return status;
+}
+
+static int fill_child(scmp_filter_ctx filter) {
+    int status = add_taken_back(filter);
+    return status ? status : add_child_processes(filter);
+}
+
 void *seccomp_build(enum seccomp_program which, size_t *bytes, struct err *e) {
     void *program = NULL;
-    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+    scmp_filter_ctx filter =
+        seccomp_init(which == SECCOMP_SERVER ? SCMP_ACT_ERRNO(ENOSYS) : SCMP_ACT_ALLOW);
     if (!filter) {
         err_set(e, ERR_SYSTEM, "libseccomp can't make a filter on this architecture");
         return NULL;
     }
     int status = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
     if (!status) status = seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
-    if (!status)
-        status = add_names(filter, SCMP_ACT_ALLOW, allowed, sizeof allowed / sizeof allowed[0]);
-    if (!status) status = add_names(filter, SCMP_ACT_ERRNO(0), idle, sizeof idle / sizeof idle[0]);
-    if (!status && which == SECCOMP_SERVER)
-        status = add_names(filter, SCMP_ACT_ALLOW, for_servers,
-                           sizeof for_servers / sizeof for_servers[0]);
-    if (!status) status = add_denied(filter, which);
-    if (!status) status = add_processes(filter, which);
-    if (!status) status = add_arguments(filter);
+    if (!status) status = which == SECCOMP_SERVER ? fill_server(filter) : fill_child(filter);
     if (status)
         err_errno(e, -status, "libseccomp refuses the system call filter");
     else

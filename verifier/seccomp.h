@@ -32,7 +32,9 @@ enum {
 };
 
 /* A fork server (the zygote; the parents of tests' processes and of renders) parses what clients
- * sent, and takes its filter before that; its children take theirs on top. */
+ * sent, and takes its filter before that: the allow-list, which its children inherit.  They take
+ * their own on top, which takes back what is the server's own; so it is short, since every child
+ * pays for its loading (with the whole list 0.25 ms). */
 enum seccomp_program { SECCOMP_CHILD, SECCOMP_SERVER };
 
 /* The program as an array of struct sock_filter; free() it. */

@@ -66,6 +66,7 @@ static void try_frames(const uint8_t *data, size_t size) {
         .refs = 1, .kind = FAKE_INT, .type = PyLong_Type, .data = (unsigned char *)&fd, .n = 4};
     PyObject *items[] = {&number};
     PyObject args = {.refs = 1, .kind = FAKE_ITEMS, .items = items, .n = 1};
+    codec_forget();
     for (PyObject *frame = PYTHON_TRUE; frame && frame != PYTHON_NONE;) {
         frame = codec_receive(NULL, &args);
         BUG_ON(!frame != fake.error);

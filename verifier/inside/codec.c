@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { MAX_NODES = 8 * 1024 * 1024, FRAME_HEADER = 13 };
@@ -441,30 +442,75 @@ PyObject *codec_decode(PyObject *self, PyObject *args) {
     return value;
 }
 
-/* ---- frames: u32 length of the payload, u64 request, one byte operation, payload ---- */
+/* ---- frames: u32 length of the payload, u64 request, one byte operation, payload ----
+ *
+ * One write a frame and, where it is small, one read: every further one may cost a change of
+ * processes. */
 
-static bool write_all(int fd, const void *data, size_t len) {
-    const char *at = data;
-    while (len) {
-        ssize_t n = write(fd, at, len);
+enum { AHEAD_BYTES = 8192 };
+
+/* Static: what has been read of the call socket beyond the frame that was asked for; a process has
+ * one such socket at a time. */
+static struct {
+    size_t at, n;
+    unsigned char bytes[AHEAD_BYTES];
+} ahead;
+
+void codec_forget(void) { ahead.at = ahead.n = 0; }
+
+static bool write_all(int fd, struct iovec *parts, int n_parts) {
+    while (n_parts) {
+        ssize_t n = writev(fd, parts, n_parts);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return false;
-        at += n;
-        len -= (size_t)n;
+        for (; n_parts && (size_t)n >= parts->iov_len; parts++, n_parts--)
+            n -= (ssize_t)parts->iov_len;
+        if (!n_parts) break;
+        parts->iov_base = (char *)parts->iov_base + n;
+        parts->iov_len -= (size_t)n;
     }
     return true;
 }
 
+/* Without the GIL, into memory of the caller's own. */
+static ssize_t read_some(int fd, void *data, size_t len) {
+    ssize_t n;
+    void *thread = PyEval_SaveThread();
+    do
+        n = read(fd, data, len);
+    while (n < 0 && errno == EINTR);
+    int error = errno;
+    PyEval_RestoreThread(thread);
+    errno = error;
+    return n;
+}
+
+static size_t take_ahead(void *data, size_t len) {
+    size_t n = ahead.n - ahead.at < len ? ahead.n - ahead.at : len;
+    memcpy(data, ahead.bytes + ahead.at, n);
+    ahead.at += n;
+    return n;
+}
+
 /* 1: all there; 0: the other end closed before the first byte; -1: an error, or cut off. */
 static int read_all(int fd, void *data, size_t len) {
-    char *at = data;
-    size_t got = 0;
+    char *to = data;
+    size_t got = take_ahead(to, len);
     while (got < len) {
-        ssize_t n = read(fd, at + got, len - got);
-        if (n < 0 && errno == EINTR) continue;
+        unsigned char piece[AHEAD_BYTES];
+        bool small = len - got < sizeof piece;
+        ssize_t n =
+            read_some(fd, small ? piece : (void *)(to + got), small ? sizeof piece : len - got);
         if (n < 0) return -1;
         if (n == 0) return got ? -1 : 0;
-        got += (size_t)n;
+        if (small) {
+            memcpy(ahead.bytes, piece, (size_t)n);
+            ahead.at = 0;
+            ahead.n = (size_t)n;
+            got += take_ahead(to + got, len - got);
+        } else {
+            got += (size_t)n;
+        }
     }
     return 1;
 }
@@ -485,8 +531,9 @@ PyObject *codec_send(PyObject *self, PyObject *args) {
     memcpy(head, &count, 4);
     memcpy(head + 4, &id, 8);
     head[12] = (unsigned char)operation;
+    struct iovec parts[2] = {{head, sizeof head}, {(void *)(uintptr_t)data, len}};
     void *thread = PyEval_SaveThread();
-    bool ok = write_all(fd, head, sizeof head) && write_all(fd, data, len);
+    bool ok = write_all(fd, parts, 2);
     int error = errno;
     PyEval_RestoreThread(thread);
     if (!ok) {
@@ -502,9 +549,7 @@ PyObject *codec_receive(PyObject *self, PyObject *args) {
     int fd;
     if (!PyArg_ParseTuple(args, "i", &fd)) return NULL;
     unsigned char head[FRAME_HEADER];
-    void *thread = PyEval_SaveThread();
     int got = read_all(fd, head, sizeof head);
-    PyEval_RestoreThread(thread);
     if (got < 0 && errno == ECONNRESET) got = 0; /* it died with our request unread */
     if (got == 0) {
         Py_IncRef(PYTHON_NONE);
@@ -517,9 +562,7 @@ PyObject *codec_receive(PyObject *self, PyObject *args) {
     if (got < 0 || len > LIMIT_CODEC_BYTES) return malformed("a frame is cut off or too long");
     char *data = malloc(len ? len : 1);
     if (!data) return PyErr_NoMemory();
-    thread = PyEval_SaveThread();
     got = len ? read_all(fd, data, len) : 1;
-    PyEval_RestoreThread(thread);
     PyObject *result = NULL, *payload = NULL;
     if (got == 1) payload = PyBytes_FromStringAndSize(data, (ssize_t)len);
     if (payload) {

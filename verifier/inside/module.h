@@ -13,6 +13,8 @@ PyObject *codec_encode(PyObject *self, PyObject *args);
 PyObject *codec_decode(PyObject *self, PyObject *args);
 PyObject *codec_send(PyObject *self, PyObject *args);
 PyObject *codec_receive(PyObject *self, PyObject *args);
+/* The call socket is another one from now on. */
+void codec_forget(void);
 
 /* ---- serve.c ---- */
 PyObject *serve_loop(PyObject *self, PyObject *args);

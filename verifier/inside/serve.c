@@ -273,6 +273,7 @@ PyObject *serve_again(PyObject *self, PyObject *args) {
     }
     if (dup2(fds[0], call) != call) return PyErr_SetFromErrno(PyExc_OSError);
     close(fds[0]);
+    codec_forget();
     PyObject *nonce = PyBytes_FromStringAndSize((const char *)job.nonce, WIRE_NONCE);
     return nonce ? Py_BuildValue("(OK)", nonce, (unsigned long long)job.seed) : NULL;
 }
