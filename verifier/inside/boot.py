@@ -12,6 +12,7 @@ import sys
 import types
 
 CONTROL = 3
+REHEARSALS = 16  # the interpreter specialises what has run a few times
 # In the order in which they need each other.
 HARNESS = """channel candidate remote results source traceless cases unittests doctests pytest_module pytests suite template""".split()
 STANDARD = """abc array ast base64 bisect builtins calendar cmath collections collections.abc contextlib copy csv
@@ -58,12 +59,16 @@ def preload(names):
 
 
 def main():
+    os.environ.pop("LD_BIND_NOW", None)  # it was for the zygote's own start
     inside = load_module(config["module"])
     sys.modules.pop("firstpass_inside", None)
     preload(STANDARD)
     package = load_harness(inside)
     if flavour == "template":
         preload(["jinja2", "jinja2.sandbox", "jinja2.ext"])
+    package.candidate.open_streams()
+    for _ in range(REHEARSALS):
+        package.candidate.rehearse()
     inside.setup(
         config["landlock_abi"],
         [path.encode() for path in config["read"]],
@@ -81,8 +86,8 @@ def main():
         ord("R"): package.template.run,
     }
 
-    def handle(job):
-        return handlers[job[0]](job)
+    def handle(kind, given):
+        return handlers[kind](kind, given)
 
     sys.argv[:] = ["solution.py"]
     files.clear()  # noqa: F821

@@ -358,33 +358,34 @@ class Loop:
 
     def answer(self, request, operation, payload):
         outer, self.request = self.request, request
-        try:
-            channel.take_room()
-            if self.failure is not None and operation != channel.OUTPUT:
-                reply = channel.ERROR, inside.encode(self.failure, self.give)
-            else:
-                run = {
-                    channel.BIND: self.bind,
-                    channel.CALL: self.call,
-                    channel.ATTRIBUTE: self.attribute,
-                    channel.OPERATE: self.operate,
-                    channel.OUTPUT: self.output,
-                    channel.STATE: self.state,
-                }[operation]
-                result = run(*inside.decode(payload, self.get))
-                objects = self.changed_objects() if self.mirrors else None
-                reply = channel.ANSWER, inside.encode((*result, objects), self.give)
-        except BaseException as error:  # noqa: B036, SystemExit too is an answer
-            try:
-                reply = channel.ERROR, inside.encode(describe(error), self.give)
-            except MemoryError:
-                reply = channel.ERROR, inside.encode(
-                    (["MemoryError"], "MemoryError", "", 0, "memory", (), [], {}), self.give
-                )
-            del error
+        reply = self.reply(operation, payload)
         self.request = outer
         flush()
         inside.send(CALL_SOCKET, request, *reply)
+
+    def reply(self, operation, payload):
+        """The answer's operation and payload."""
+        try:
+            channel.take_room()
+            if self.failure is not None and operation != channel.OUTPUT:
+                return channel.ERROR, inside.encode(self.failure, self.give)
+            run = {
+                channel.BIND: self.bind,
+                channel.CALL: self.call,
+                channel.ATTRIBUTE: self.attribute,
+                channel.OPERATE: self.operate,
+                channel.OUTPUT: self.output,
+                channel.STATE: self.state,
+            }[operation]
+            result = run(*inside.decode(payload, self.get))
+            objects = self.changed_objects() if self.mirrors else None
+            return channel.ANSWER, inside.encode((*result, objects), self.give)
+        except BaseException as error:  # noqa: B036, SystemExit too is an answer
+            try:
+                return channel.ERROR, inside.encode(describe(error), self.give)
+            except MemoryError:
+                nothing = ["MemoryError"], "MemoryError", "", 0, "memory", (), [], {}
+                return channel.ERROR, inside.encode(nothing, self.give)
 
     def serve(self, inner):
         """Answers until B goes away; inside a callback until its answer comes."""
@@ -489,22 +490,66 @@ def sow(flags, seed):
             pass
 
 
-def run(job):
-    kind, _, _, memory, seed, cpu, flags, fds = job
-    code = fds[0]
-    source = os.pread(code, os.fstat(code).st_size, 0)
-    if flags & PROGRAM:
-        _, given, output, errors = fds
-        inside.enter(kind, memory, cpu, -1, -1, output, given, errors)
-        sys.stderr = sys.__stderr__ = open_output(2)
-        sow(flags, seed)
-        run_program(source)
-    _, call, output = fds
-    inside.enter(kind, memory, cpu, call, -1, output, -1, -1)
-    # The zygote's streams were made for /dev/null, which can seek.
-    sys.stdout = sys.__stdout__ = open_output(1)
-    sys.stderr = sys.__stderr__ = open_output(2)
+# Small, of what most candidates are made of: it is there to be gone through.
+REHEARSAL = b"""from typing import List, Optional
+import math
+
+class Pair:
+    def __init__(self, first):
+        self.first = first
+
+def f(numbers: List[int], word: Optional[str] = "a") -> int:
+    '''Adds.'''
+    total, seen = 0, {}
+    for i, n in enumerate(sorted(numbers, key=lambda n: -n)):
+        if n not in seen and n % 2 == 0 or word.lower() != "b":
+            seen[n] = "%d-%s" % (i, word)
+            total += len(seen) + math.floor(n / 2)
+    return [total, "".join(str(x) for x in range(total))][0]
+"""
+
+
+def rehearse():
+    """Goes through a candidate of ours as through a real one.  In the zygote: what the interpreter looks up and specialises once
+    none of its children does again.  In a child that waits for its job: the memory that it is going to write to is its own
+    by then."""
+    module, _ = load(REHEARSAL, "solution")
+    loop = Loop(module, None)
+    call = inside.encode((([3, 1, 2],), {}), None)
+    for operation, arguments in ((channel.BIND, (["f", "g"],)), (channel.CALL, ("f", call)), (channel.CALL, ("g", call))):
+        loop.reply(operation, inside.encode(arguments, None))
+    flush()
+    del sys.modules["solution"], linecache.cache["solution.py"]
+
+
+def open_streams():
+    """Standard streams for the children, once: each would pay ninety page faults for them.  Made where the numbers are pipes, as
+    theirs will be: the null device, which they are here, can seek."""
+    ends, kept = os.pipe(), (os.dup(1), os.dup(2))
+    os.dup2(ends[1], 1)
+    os.dup2(ends[1], 2)
+    STREAMS[:] = open_output(1), open_output(2)
+    os.dup2(kept[0], 1)
+    os.dup2(kept[1], 2)
+    for number in ends + kept:
+        os.close(number)
+
+
+STREAMS = []
+
+
+def run(kind, job_socket):
+    inside.prepare(kind, job_socket)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = STREAMS
+    if inside.waits():
+        try:
+            rehearse()
+        except BaseException:  # noqa: B036, the candidate's own memory and time are not touched by what fails here
+            pass
+    source, seed, flags = inside.take()
     sow(flags, seed)
+    if flags & PROGRAM:
+        run_program(source)
     module, error = load(source, "solution")
     failure = describe(error) if error is not None else None
     del error
@@ -512,9 +557,9 @@ def run(job):
     Loop(module, failure).serve(False)
 
 
-def serve_flavour(job):
+def serve_flavour(_, job):
     """Process N: loads a package that many candidates import, then forks them until its control socket ends."""
-    _, report, nonce, memory, _, _, _, fds = job
+    report, nonce, memory, _, _, _, fds = job
     name_fd, control = fds
     inside.limit(memory, 0)
     name = os.pread(name_fd, 64, 0).decode()

@@ -1,11 +1,11 @@
-/* The last layers: Landlock and seccomp of the fork servers, and what each child takes itself after
- * its job has come: descriptors, limits, Landlock, seccomp.
+/* The last layers: Landlock and seccomp of the fork servers, and what each child takes itself:
+ * descriptors, limits, Landlock, seccomp.
  *
  * THEORY.  Set up once in the zygote (rulesets, filters).  The zygote then enters the candidates'
  * ruleset and a filter of its own, which all its children inherit: what compiles tests and
- * templates reads text of clients.  Each child enters its own on top.  The filter speaks of "this
- * process" by a placeholder, since it is built before the process exists; entering replaces it by
- * the real number. */
+ * templates reads text of clients.  Each child enters its own on top: A and B while they wait for
+ * their job, ahead of it.  The filter speaks of "this process" by a placeholder, since it is built
+ * before the process exists; entering replaces it by the real number. */
 #include "config/limits.h"
 #include "verifier/inside/module.h"
 #include "verifier/landlock.h"
@@ -32,8 +32,8 @@
 
 enum {
     MAX_FILTER = 4096,
-    FD_CALL = 3,
-    FD_REPORT = 4,
+    FD_CALL = MODULE_FD_CALL,
+    FD_REPORT = MODULE_FD_REPORT,
     FD_FIRST_FREE = 5,
     FD_PARKED = 100, /* descriptors wait here while the low numbers are laid out */
     FD_RULES = 90,   /* the rulesets, out of the way of what children get */
@@ -178,7 +178,8 @@ static bool set_limit(int which, rlim_t value) {
     return !setrlimit((__rlimit_resource_t)which, &wanted);
 }
 
-static bool limit_memory_and_time(unsigned long long memory, int cpu_s) {
+bool lockdown_limit_job(unsigned long long memory, int cpu_s) {
+    if (!box.limits) return true;
     if (memory && !set_limit(RLIMIT_AS, (rlim_t)memory)) return false;
     /* The soft limit's signal can be caught; the hard one kills. */
     return cpu_s <= 0 || set_limit(RLIMIT_CPU, (rlim_t)cpu_s);
@@ -188,7 +189,7 @@ static bool limit_all(unsigned long long memory, int cpu_s) {
     return set_limit(RLIMIT_CORE, 0) && set_limit(RLIMIT_FSIZE, FILE_BYTES) &&
            set_limit(RLIMIT_STACK, STACK_BYTES) && set_limit(RLIMIT_MEMLOCK, 0) &&
            set_limit(RLIMIT_MSGQUEUE, 0) && (!box.own_uid || set_limit(RLIMIT_NPROC, PROCESSES)) &&
-           limit_memory_and_time(memory, cpu_s);
+           lockdown_limit_job(memory, cpu_s);
 }
 
 /* What a child gets; -1: nothing (of the first three: a null device). */
@@ -250,15 +251,7 @@ static const char *enter(char kind, unsigned long long memory, int cpu_s,
     return NULL;
 }
 
-PyObject *lockdown_enter(PyObject *self, PyObject *args) {
-    (void)self;
-    int kind, cpu_s;
-    unsigned long long memory;
-    struct given given;
-    if (!PyArg_ParseTuple(args, "iKiiiiii", &kind, &memory, &cpu_s, &given.call, &given.report,
-                          &given.output, &given.input, &given.errors))
-        return NULL;
-    const char *layer = enter((char)kind, memory, cpu_s, &given);
+static PyObject *entered(const char *layer) {
     if (layer) {
         char message[128];
         snprintf(message, sizeof message, "layer %s: errno %d", layer, errno);
@@ -269,12 +262,33 @@ PyObject *lockdown_enter(PyObject *self, PyObject *args) {
     return PYTHON_NONE;
 }
 
+/* Before anything of the job is there; its limits of memory and time come with it. */
+PyObject *lockdown_prepare(PyObject *self, PyObject *args) {
+    (void)self;
+    int kind, job_socket;
+    if (!PyArg_ParseTuple(args, "ii", &kind, &job_socket)) return NULL;
+    struct given given = {.call = -1, .report = -1, .output = -1, .input = -1, .errors = -1};
+    *(kind == 'A' ? &given.call : &given.report) = job_socket;
+    return entered(enter((char)kind, 0, 0, &given));
+}
+
+PyObject *lockdown_enter(PyObject *self, PyObject *args) {
+    (void)self;
+    int kind, cpu_s;
+    unsigned long long memory;
+    struct given given;
+    if (!PyArg_ParseTuple(args, "iKiiiiii", &kind, &memory, &cpu_s, &given.call, &given.report,
+                          &given.output, &given.input, &given.errors))
+        return NULL;
+    return entered(enter((char)kind, memory, cpu_s, &given));
+}
+
 PyObject *lockdown_limit(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long memory;
     int cpu_s;
     if (!PyArg_ParseTuple(args, "Ki", &memory, &cpu_s)) return NULL;
-    if (!limit_memory_and_time(memory, cpu_s)) return PyErr_SetFromErrno(PyExc_OSError);
+    if (!lockdown_limit_job(memory, cpu_s)) return PyErr_SetFromErrno(PyExc_OSError);
     Py_IncRef(PYTHON_NONE);
     return PYTHON_NONE;
 }

@@ -18,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -100,28 +101,40 @@ static PyObject *descriptors(const int *fds, int n) {
     return tuple;
 }
 
-/* Waits for the job, runs the handler, ends the process. */
-static _Noreturn void serve_child(PyObject *handler, uint32_t kind, int given_socket) {
+static ssize_t receive_job(int fd, struct wire_job *job, int fds[WIRE_FDS], int *n_fds) {
+    ssize_t n;
+    do
+        n = receive_message(fd, job, sizeof *job, fds, n_fds);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* What the handler gets beside the kind. */
+static PyObject *wait_for_job(int job_socket) {
     struct wire_job job;
     int fds[WIRE_FDS], n_fds;
-    ssize_t n;
-    int job_socket = fcntl(given_socket, F_DUPFD_CLOEXEC, FD_JOB);
-    if (job_socket < 0) _exit(EXIT_BROKEN);
-    close(given_socket);
-    do
-        n = receive_message(job_socket, &job, sizeof job, fds, &n_fds);
-    while (n < 0 && errno == EINTR);
+    ssize_t n = receive_job(job_socket, &job, fds, &n_fds);
     if (n == 0) _exit(0); /* cancelled before it began */
     if (n != (ssize_t)sizeof job) _exit(EXIT_BROKEN);
     PyObject *nonce = PyBytes_FromStringAndSize((const char *)job.nonce, WIRE_NONCE);
     PyObject *given = descriptors(fds, n_fds);
-    PyObject *arguments = nonce && given ? Py_BuildValue("(iiOKKiiO)", (int)kind, job_socket, nonce,
-                                                         (unsigned long long)job.address_space,
-                                                         (unsigned long long)job.seed,
-                                                         (int)job.cpu_s, (int)job.flags, given)
-                                         : NULL;
-    PyObject *result =
-        arguments ? PyObject_CallFunctionObjArgs(handler, arguments, (PyObject *)NULL) : NULL;
+    if (!nonce || !given) return NULL;
+    return Py_BuildValue("(iOKKiiO)", job_socket, nonce, (unsigned long long)job.address_space,
+                         (unsigned long long)job.seed, (int)job.cpu_s, (int)job.flags, given);
+}
+
+/* Runs the handler, ends the process.  A and B wait for their job themselves, behind their locks.
+ */
+static _Noreturn void serve_child(PyObject *handler, uint32_t kind, int given_socket) {
+    bool ahead = kind == WIRE_CANDIDATE || kind == WIRE_TESTS;
+    int job_socket = fcntl(given_socket, F_DUPFD_CLOEXEC, FD_JOB);
+    if (job_socket < 0) _exit(EXIT_BROKEN);
+    close(given_socket);
+    PyObject *number = PyLong_FromLongLong(kind);
+    PyObject *given = ahead ? PyLong_FromLongLong(job_socket) : wait_for_job(job_socket);
+    PyObject *result = number && given
+                           ? PyObject_CallFunctionObjArgs(handler, number, given, (PyObject *)NULL)
+                           : NULL;
     if (!result) {
         PyErr_Print();
         /* Before the lock-down this reaches the supervisor; after it nobody. */
@@ -256,23 +269,87 @@ PyObject *serve_ready(PyObject *self, PyObject *args) {
     return PYTHON_NONE;
 }
 
-/* The next job of a child that does many: its limits stay those of the first. */
+/* ---- jobs of children that are locked already ---- */
+
+PyObject *serve_waits(PyObject *self, PyObject *args) {
+    (void)self;
+    (void)args;
+    struct pollfd polled = {.fd = MODULE_FD_CALL, .events = POLLIN};
+    PyObject *waits = poll(&polled, 1, 0) == 0 ? PYTHON_TRUE : PYTHON_FALSE;
+    Py_IncRef(waits);
+    return waits;
+}
+
+static PyObject *read_source(int fd) {
+    struct stat st;
+    if (fstat(fd, &st) || st.st_size < 0) return NULL;
+    char *data = malloc((size_t)st.st_size + 1);
+    PyObject *source = NULL;
+    if (data && pread(fd, data, (size_t)st.st_size, 0) == st.st_size)
+        source = PyBytes_FromStringAndSize(data, st.st_size);
+    free(data);
+    return source;
+}
+
+/* The descriptors of a job of A in place of what was there, the job's socket among it. */
+static bool lay_out_job(const struct wire_job *job, const int *fds, int n_fds) {
+    enum { CODE, CALL_OR_INPUT, OUTPUT, ERRORS };
+    bool program = job->flags & WIRE_PROGRAM;
+    if (n_fds != (program ? ERRORS : OUTPUT) + 1) return false;
+    bool ok = dup2(fds[OUTPUT], 1) == 1 && dup2(fds[program ? ERRORS : OUTPUT], 2) == 2 &&
+              dup2(fds[CALL_OR_INPUT], program ? 0 : MODULE_FD_CALL) >= 0;
+    if (program) close(MODULE_FD_CALL);
+    for (int i = 0; i < n_fds; i++)
+        close(fds[i]);
+    return ok;
+}
+
+/* Until its job is whole nothing of a candidate is here, and a word on its socket tells the
+ * supervisor that there will be no run. */
+static _Noreturn void give_up(void) {
+    ssize_t told = write(MODULE_FD_CALL, "", 1);
+    _exit(told == 1 ? EXIT_BROKEN : EXIT_BROKEN + 1);
+}
+
+PyObject *serve_take(PyObject *self, PyObject *args) {
+    (void)self;
+    (void)args;
+    struct wire_job job;
+    int fds[WIRE_FDS], n_fds;
+    ssize_t n = receive_job(MODULE_FD_CALL, &job, fds, &n_fds);
+    if (n == 0) _exit(0); /* cancelled before it began */
+    if (n != (ssize_t)sizeof job || n_fds < 1) give_up();
+    PyObject *source = read_source(fds[0]);
+    PyObject *given =
+        source ? Py_BuildValue("(OKi)", source, (unsigned long long)job.seed, (int)job.flags)
+               : NULL;
+    if (!given || !lockdown_limit_job(job.address_space, (int)job.cpu_s) ||
+        !lay_out_job(&job, fds, n_fds))
+        give_up();
+    Py_DecRef(source);
+    return given;
+}
+
+/* The limits of a B that does many jobs stay those of the first. */
 PyObject *serve_again(PyObject *self, PyObject *args) {
     (void)self;
-    int call, job_socket, fds[WIRE_FDS], n_fds;
+    (void)args;
+    static bool limited; /* this process is one B */
+    int fds[WIRE_FDS], n_fds;
     struct wire_job job;
-    ssize_t n;
-    if (!PyArg_ParseTuple(args, "ii", &call, &job_socket)) return NULL;
-    do
-        n = receive_message(job_socket, &job, sizeof job, fds, &n_fds);
-    while (n < 0 && errno == EINTR);
+    ssize_t n = receive_job(MODULE_FD_REPORT, &job, fds, &n_fds);
     if (n < 0) return PyErr_SetFromErrno(PyExc_OSError);
     if (n != (ssize_t)sizeof job || n_fds != 1) {
         Py_IncRef(PYTHON_NONE);
         return PYTHON_NONE;
     }
-    if (dup2(fds[0], call) != call) return PyErr_SetFromErrno(PyExc_OSError);
-    close(fds[0]);
+    if (!limited && !lockdown_limit_job(job.address_space, (int)job.cpu_s))
+        return PyErr_SetFromErrno(PyExc_OSError);
+    limited = true;
+    if (fds[0] != MODULE_FD_CALL) { /* it comes there by itself where the number is free */
+        if (dup2(fds[0], MODULE_FD_CALL) < 0) return PyErr_SetFromErrno(PyExc_OSError);
+        close(fds[0]);
+    }
     codec_forget();
     PyObject *nonce = PyBytes_FromStringAndSize((const char *)job.nonce, WIRE_NONCE);
     return nonce ? Py_BuildValue("(OK)", nonce, (unsigned long long)job.seed) : NULL;

@@ -16,7 +16,7 @@ import warnings
 
 from firstpass import cases, channel, doctests, inside, pytest_module, pytests, remote, results, source, traceless, unittests
 
-CALL_SOCKET, REPORT = 3, 4
+REPORT = 4  # the job's socket
 PASSED, FAILED, GONE, TAMPERED, PREPARED, REFUSED = b"PFGXRE"
 # Loaded before the children are made, where the tests or their prompt import them: each would load them anew.
 PRELOADED = ("numpy", "pandas", "scipy", "sympy", "unittest", "unittest.mock")
@@ -244,14 +244,13 @@ def outcome_of(suite, link, told):
     return PASSED, "", ""
 
 
-def run_tests(suite, job):
-    kind, report, nonce, memory, seed, cpu, _, fds = job
-    inside.enter(kind, memory, cpu, fds[0], report, -1, -1, -1)
+def run_tests(suite, kind, job_socket):
+    inside.prepare(kind, job_socket)
     traces = traceless.Traces() if getattr(suite, "repeatable", False) else None
-    given = nonce, seed
+    given = inside.again()
     while given is not None and run_once(suite, traces, *given):
         gc.collect()  # what hangs together in circles, before the next candidate's time runs
-        given = inside.again(CALL_SOCKET, REPORT)
+        given = inside.again()
 
 
 def sow(seed):
@@ -304,9 +303,9 @@ def prepare(spec_fd):
     return suite
 
 
-def run(job):
+def run(_, job):
     """Process T: compiles, reports, then forks B's until its control socket ends."""
-    _, report, nonce, memory, _, _, _, fds = job
+    report, nonce, memory, _, _, _, fds = job
     spec_fd, control = fds
     inside.limit(memory, 0)
     os.dup2(1, 2)  # /dev/null: what its compiler says about the tests has no end and no reader
@@ -326,7 +325,7 @@ def run(job):
     os.close(report)
     gc.freeze()  # B's collections pass over what they share with it
 
-    def handle(child):
-        return run_tests(suite, child)
+    def handle(kind, job_socket):
+        return run_tests(suite, kind, job_socket)
 
     inside.serve(control, handle)

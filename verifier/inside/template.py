@@ -60,8 +60,8 @@ def explain(error):
     return text + (" (line %d of the template)" % line if line else "")
 
 
-def render(template, job):
-    kind, report, nonce, memory, _, cpu, _, fds = job
+def render(template, kind, job):
+    report, nonce, memory, _, cpu, _, fds = job
     variables_fd, output = fds
     source = os.pread(variables_fd, os.fstat(variables_fd).st_size, 0)
     inside.enter(kind, memory, cpu, -1, report, output, -1, -1)
@@ -77,9 +77,9 @@ def render(template, job):
     inside.report(REPORT, PASSED, nonce, 0, 0, False, b"", b"", b"")
 
 
-def run(job):
+def run(_, job):
     """Process R: compiles, reports, then forks V's until its control socket ends."""
-    _, report, nonce, memory, _, _, _, fds = job
+    report, nonce, memory, _, _, _, fds = job
     source_fd, control = fds
     inside.limit(memory, 0)
     os.dup2(1, 2)  # /dev/null: what its compiler says about the template has no end and no reader
@@ -99,7 +99,7 @@ def run(job):
     inside.report(report, PREPARED, nonce, 0, 0, False, b"", b"", b"")
     os.close(report)
 
-    def handle(child):
-        return render(template, child)
+    def handle(kind, child):
+        return render(template, kind, child)
 
     inside.serve(control, handle)
