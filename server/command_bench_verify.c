@@ -13,7 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TASKS = 4096, MAX_REPEAT = 100000, OPEN_TASKS = 4, TASKS_BYTES = 64 * 1024 * 1024 };
+enum {
+    MAX_TASKS = 4096,
+    MAX_REPEAT = 100000,
+    OPEN_TASKS = 4,
+    TASKS_BYTES = 64 * 1024 * 1024,
+    REST_MS = 5
+};
 
 struct sample {
     double *ms; /* owned */
@@ -180,12 +186,24 @@ static double quantile(struct sample *s, double q) {
     return s->ms[(size_t)(q * (double)(s->n - 1) + 0.5)];
 }
 
-/* One after the other: what a caller waits who has one candidate. */
+static void on_rested(uv_timer_t *timer) { uv_stop(timer->loop); }
+
+/* What is left to do after a verdict gets done: a race's candidates come at longer intervals. */
+static void rest(struct bench *b) {
+    uv_timer_t timer;
+    BUG_ON(uv_timer_init(b->loop, &timer) || uv_timer_start(&timer, on_rested, REST_MS, 0));
+    uv_run(b->loop, UV_RUN_DEFAULT);
+    uv_close((uv_handle_t *)&timer, NULL);
+    uv_run(b->loop, UV_RUN_NOWAIT);
+}
+
+/* One after the other, with a rest before each: what a caller waits who has one candidate. */
 static bool latencies(struct bench *b, json_t *tasks) {
     size_t i;
     json_t *json;
     json_array_foreach(tasks, i, json) {
         struct task t = {.bench = b, .json = json};
+        rest(b);
         double began = clock_seconds();
         if (!start_open(&t)) return false;
         while (!t.ready)
@@ -193,7 +211,10 @@ static bool latencies(struct bench *b, json_t *tasks) {
         if (!t.tests) return false;
         add(&b->open, clock_seconds() - began);
         for (int k = 0; k < b->repeat; k++) {
-            if (k) began = clock_seconds();
+            if (k) {
+                rest(b);
+                began = clock_seconds();
+            }
             submit(&t);
             while (t.n_left)
                 uv_run(b->loop, UV_RUN_ONCE);

@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum job_state { JOB_QUEUED, JOB_COMPILING, JOB_RUNNING, JOB_ENDING, JOB_OVER };
+enum job_state { JOB_QUEUED, JOB_COMPILING, JOB_RUNNING, JOB_ENDING, JOB_LEAVING, JOB_OVER };
 
 static const double GRACE_S = 5.0; /* for B to report and end after A's end */
 enum { MOST_LOSSES = 4 };          /* runs lost with their worker before the verdict is BROKEN */
@@ -54,11 +54,12 @@ struct job {
 };
 
 static void move(struct job *j, enum job_state to) {
-    static const bool legal[5][5] = {
+    static const bool legal[6][6] = {
         [JOB_QUEUED] = {[JOB_COMPILING] = true, [JOB_OVER] = true},
         [JOB_COMPILING] = {[JOB_RUNNING] = true, [JOB_ENDING] = true},
         [JOB_RUNNING] = {[JOB_ENDING] = true},
-        [JOB_ENDING] = {[JOB_OVER] = true, [JOB_QUEUED] = true}, /* again, once */
+        [JOB_ENDING] = {[JOB_LEAVING] = true, [JOB_OVER] = true, [JOB_QUEUED] = true}, /* again */
+        [JOB_LEAVING] = {[JOB_OVER] = true},
     };
     BUG_ON(!legal[j->state][to]);
     j->state = to;
@@ -114,6 +115,16 @@ static struct judge_process facts_of(const struct process *p, bool never_begun) 
     };
 }
 
+static bool has_ended(const struct process *p) { return !p || p->state == PROCESS_ENDED; }
+
+/* A is being killed after the tests have come to their end: nothing of its own can change the
+ * verdict any more. */
+static bool needs_nothing_of_a(const struct job *j) {
+    const struct report *r = j->reported;
+    return r && (r->kind == WIRE_PASSED || r->kind == WIRE_NOT_PASSED) && !j->limit &&
+           !j->cancelled && !j->sabotaged && j->a && j->a->state == PROCESS_STARTED && j->a->killed;
+}
+
 static void deliver(struct job *j, const struct judge_verdict *verdict) {
     size_t output_len;
     char *output = capture_text(&j->capture, &output_len);
@@ -135,20 +146,24 @@ static void deliver(struct job *j, const struct judge_verdict *verdict) {
         .retries = j->retries,
         .again = j->again,
     };
-    void (*done)(void *, const struct job_result *) = j->done;
-    void *arg = j->arg;
-    move(j, JOB_OVER);
-    struct job *gone = j;
-    /* The worker is free before anybody hears: what they submit then finds it. */
-    pool_done(j->pool, &j->task);
-    done(arg, &result);
-    clear_run(gone);
-    destroy(gone);
+    if (has_ended(j->a)) {
+        move(j, JOB_OVER);
+        /* The worker is free before anybody hears: what they submit then finds it. */
+        pool_done(j->pool, &j->task);
+        j->done(j->arg, &result);
+        clear_run(j);
+        destroy(j);
+    } else {
+        move(j, JOB_LEAVING);
+        pool_leave(&j->task);
+        watch_timer_close(j->timer);
+        j->timer = NULL;
+        j->input.suite = NULL;
+        j->done(j->arg, &result);
+    }
     feedback_clear(&feedback);
     free(output);
 }
-
-static bool has_ended(const struct process *p) { return !p || p->state == PROCESS_ENDED; }
 
 /* B judges the next candidate, or it has ended. */
 static void let_go_of_b(struct job *j) {
@@ -182,7 +197,15 @@ static void run_again(struct job *j, bool lost) {
 }
 
 static void finish_if_over(struct job *j) {
-    if (j->state != JOB_ENDING || !has_ended(j->a) || !(has_ended(j->b) || j->b_waits)) return;
+    if (j->state == JOB_LEAVING && has_ended(j->a)) {
+        move(j, JOB_OVER);
+        pool_done(j->pool, &j->task);
+        clear_run(j);
+        destroy(j);
+        return;
+    }
+    if (j->state != JOB_ENDING || !(has_ended(j->b) || j->b_waits)) return;
+    if (!has_ended(j->a) && !needs_nothing_of_a(j)) return;
     if (j->output) capture_drain(&j->capture, watch_fd(j->output));
     if (j->cancelled) {
         move(j, JOB_OVER);
@@ -225,6 +248,7 @@ static void kill_b(struct job *j) {
 static void end_run(struct job *j) {
     if (j->state == JOB_ENDING) return;
     move(j, JOB_ENDING);
+    if (j->reported && j->a && j->a->state == PROCESS_STARTED) process_use(j->a);
     if (j->a) process_kill(j->a);
     if (j->timer) watch_timer_set(j->timer, GRACE_S);
     if (j->cancelled || j->sabotaged) kill_b(j);
@@ -400,6 +424,10 @@ static void on_begin(struct task *task, struct worker *w) {
     suite_want(j->input.suite, w, on_suite, j);
 }
 
+static bool is_at_home(struct task *task, const struct worker *w) {
+    return suite_is_ready(LIST_ITEM(task, struct job, task)->input.suite, w);
+}
+
 struct job *job_start(struct pool *pool, const struct job_input *input,
                       void (*done)(void *arg, const struct job_result *), void *arg,
                       struct err *e) {
@@ -407,7 +435,10 @@ struct job *job_start(struct pool *pool, const struct job_input *input,
     if (fd < 0) return NULL;
     struct job *j = err_alloc(1, sizeof *j);
     *j = (struct job){
-        .task = {.priority = input->priority, .share = input->share, .begin = on_begin},
+        .task = {.priority = input->priority,
+                 .share = input->share,
+                 .begin = on_begin,
+                 .is_at_home = is_at_home},
         .pool = pool,
         .input = *input,
         .code_fd = fd,
@@ -442,6 +473,7 @@ void job_cancel(struct job *j) {
     case JOB_ENDING:
         kill_b(j);
         return;
+    case JOB_LEAVING:
     case JOB_OVER:
         return; /* in its own callback */
     }

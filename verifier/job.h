@@ -4,10 +4,12 @@
  * RUNNING has two processes: A with the code, B with the tests; a clock; a pipe with what A prints,
  * read while it runs, since a full pipe would stop it. The first of B's report, a limit or A's end
  * makes it ENDING: the rest is killed, and when both processes have ended the verdict is made from
- * all that is known.  A candidate that was on its way to a pass when its time was up, while others
- * ran beside it, is run once more alone.  BROKEN is run once more,
- * and again where its worker died.  A job owns itself: it is gone after `done` or,
- * without `done`, some time after job_cancel().  LOOP thread. */
+ * all that is known.  Where B has reported of tests that came to their end the verdict waits for
+ * nothing more of A: it is told at once, and the job is LEAVING until A has ended, which keeps the
+ * worker: the next candidate must find the directory and the process table empty.  A candidate that
+ * was on its way to a pass when its time was up, while others ran beside it, is run once more
+ * alone.  BROKEN is run once more, and again where its worker died.  A job owns itself: it is gone
+ * after `done` or, without `done`, some time after job_cancel().  LOOP thread. */
 #ifndef VERIFIER_JOB_H
 #define VERIFIER_JOB_H
 

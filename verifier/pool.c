@@ -26,6 +26,7 @@ enum {
     SPARE_BYTES = 32 << 20, /* for the harness's own needs beyond the candidate's memory */
 };
 
+static const double HOME_S = 0.02; /* what compiling tests anew costs, and some more */
 enum { NR_PIDFD_SEND_SIGNAL = 424 };
 
 enum worker_state { WORKER_DOWN, WORKER_ASKED, WORKER_STARTING, WORKER_READY };
@@ -89,30 +90,49 @@ static bool is_template(const struct worker *w) { return w->slot == w->pool->n_w
 
 static double used(const struct task *task) { return task->share ? task->share->used_s : 0; }
 
-static bool goes_before(const struct task *a, const struct task *b) {
+static bool is_at_home(struct task *task, const struct worker *w) {
+    return !task->is_at_home || task->is_at_home(task, w);
+}
+
+static bool is_idle(const struct worker *w) {
+    return w->state == WORKER_READY && !w->suspect && !w->task && process_forker_is_open(w->forker);
+}
+
+/* Where it is at home is free, or soon. */
+static bool would_rather_wait(struct task *task, const struct worker *w) {
+    if (is_at_home(task, w)) return false;
+    for (int i = 0; i < w->pool->n_workers; i++) {
+        const struct worker *other = &w->pool->workers[i];
+        bool soon = is_idle(other) || (other->task && other->task->leaving);
+        if (soon && is_at_home(task, other)) return true;
+    }
+    return false;
+}
+
+static bool goes_before(struct task *a, struct task *b, const struct worker *w) {
     if (a->urgent != b->urgent) return a->urgent;
     if (a->alone != b->alone) return b->alone;
     if (a->priority != b->priority) return a->priority < b->priority;
-    return used(a) < used(b);
+    return used(a) - (is_at_home(a, w) ? HOME_S : 0) < used(b) - (is_at_home(b, w) ? HOME_S : 0);
 }
 
 /* Marks that they have company: that of each other. */
 static int count_running(struct pool *p, bool mark) {
     int n = 0;
     for (int i = 0; i < p->n_workers; i++)
-        if (p->workers[i].task) {
+        if (p->workers[i].task && !p->workers[i].task->leaving) {
             n++;
             if (mark) p->workers[i].task->had_company = true;
         }
     return n;
 }
 
-/* The task whose turn it is, or NULL. */
-static struct task *next_task(struct pool *p) {
+/* The task whose turn it is in this worker, or NULL. */
+static struct task *next_task(struct pool *p, const struct worker *w) {
     struct task *next = NULL;
     LIST_EACH(it, &p->queue) {
         struct task *task = LIST_ITEM(it, struct task, link);
-        if (!next || goes_before(task, next)) next = task;
+        if ((!next || goes_before(task, next, w)) && !would_rather_wait(task, w)) next = task;
     }
     bool may_begin = !next || !next->alone || !count_running(p, false) ||
                      clock_seconds() - next->since > ALONE_PATIENCE_S;
@@ -122,21 +142,29 @@ static struct task *next_task(struct pool *p) {
 /* A task that can't even begin ends within its own begin(), and with its last try its owner hears:
  * from the loop alone, so that nobody is told of what pool_submit() has not yet returned from, and
  * that a queue full of such tasks does not nest. */
+static void hand_to(struct worker *w, struct task *task) {
+    struct pool *p = w->pool;
+    list_remove(&task->link);
+    p->n_queued--;
+    task->had_company = count_running(p, true) > 0;
+    w->task = task;
+    task->worker = w;
+    task->since = clock_seconds();
+    task->begin(task, w);
+}
+
+/* Again until nothing changes: what one worker has taken others wait for no more. */
 static void hand_out(void *arg) {
     struct pool *p = arg;
-    for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
-        struct worker *w = &p->workers[i];
-        if (w->state != WORKER_READY || w->suspect || w->task || !process_forker_is_open(w->forker))
-            continue;
-        struct task *task = next_task(p);
-        if (!task) return;
-        list_remove(&task->link);
-        p->n_queued--;
-        task->had_company = count_running(p, true) > 0;
-        w->task = task;
-        task->worker = w;
-        task->since = clock_seconds();
-        task->begin(task, w);
+    for (bool any = true; any;) {
+        any = false;
+        for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
+            struct worker *w = &p->workers[i];
+            struct task *task = is_idle(w) ? next_task(p, w) : NULL;
+            if (!task) continue;
+            hand_to(w, task);
+            any = true;
+        }
     }
 }
 
@@ -172,6 +200,7 @@ void pool_disown(struct task *task) {
 void pool_submit(struct pool *p, struct task *task) {
     list_append(&p->queue, &task->link);
     task->worker = NULL;
+    task->leaving = false;
     task->since = clock_seconds();
     if (task->share && task->share->n_tasks++ == 0) join(p, task->share);
     p->n_queued++;
@@ -185,13 +214,25 @@ void pool_withdraw(struct pool *p, struct task *task) {
     leave(task);
 }
 
+static void settle(struct task *task) {
+    if (task->share) task->share->used_s += clock_seconds() - task->since;
+    leave(task);
+    task->share = NULL;
+}
+
+void pool_leave(struct task *task) {
+    settle(task);
+    task->leaving = true;
+}
+
 void pool_done(struct pool *p, struct task *task) {
     struct worker *w = task->worker;
     BUG_ON(!w || w->task != task);
+    struct pool_share *share = task->share; /* it may be submitted again */
+    settle(task);
+    task->share = share;
     w->task = NULL;
     task->worker = NULL;
-    if (task->share) task->share->used_s += clock_seconds() - task->since;
-    leave(task);
     dispatch(p);
 }
 
@@ -476,7 +517,7 @@ int pool_slots(const struct pool *p) { return p->n_workers + 1; }
 void pool_counts(const struct pool *p, struct pool_counts *out) {
     *out = (struct pool_counts){.queued = p->n_queued, .replaced = p->replaced};
     for (int i = 0; i < p->n_workers; i++) {
-        out->running += p->workers[i].task != NULL;
+        out->running += p->workers[i].task && !p->workers[i].task->leaving;
         out->workers += p->workers[i].state == WORKER_READY;
     }
 }

@@ -2,11 +2,13 @@
  *
  * THEORY.  One task a worker at a time; tasks wait in one queue.  Next is the first by (urgent,
  * priority, time that its share has used, arrival): each tests object is a share, so that a flood
- * of slow tests only slows itself.  A task that wants to be alone comes last and begins when
- * nothing else runs, or after ALONE_PATIENCE_S.  A worker that dies takes its task's processes with
- * it (the task hears of each as lost and asks to be run again), is replaced through the keeper, and
- * nothing is handed to it before its self-test was good.  The last slot is kept for chat templates
- * and made when first needed.  Opened before threads; then LOOP thread. */
+ * of slow tests only slows itself.  A task goes where its tests are compiled already, if it can: it
+ * counts as HOME_S less there, and doesn't go elsewhere while its worker is about to be free.  A
+ * task that wants to be alone comes last and begins when nothing else runs, or after
+ * ALONE_PATIENCE_S.  A worker that dies takes its task's processes with it (the task hears of each
+ * as lost and asks to be run again), is replaced through the keeper, and nothing is handed to it
+ * before its self-test was good.  The last slot is kept for chat templates and made when first
+ * needed.  Opened before threads; then LOOP thread. */
 #ifndef VERIFIER_POOL_H
 #define VERIFIER_POOL_H
 
@@ -35,7 +37,10 @@ struct task {
     double since;             /* waits, or runs, since then */
     struct pool_share *share; /* borrowed; NULL: counts for nobody */
     struct worker *worker;    /* borrowed; set while it runs */
+    bool leaving;             /* set by pool_leave() */
     void (*begin)(struct task *, struct worker *);
+    /* Whether the worker holds what it would have to make elsewhere; NULL: all are alike. */
+    bool (*is_at_home)(struct task *, const struct worker *);
 };
 
 struct pool *pool_open(const struct verifier_options *, struct err *e);
@@ -53,6 +58,9 @@ void pool_submit(struct pool *, struct task *);
 void pool_withdraw(struct pool *, struct task *);
 /* It counts for its share no more, whose owner goes. */
 void pool_disown(struct task *);
+/* Its work is done but for its processes to end: pool_done() follows in a moment.  It counts for
+ * its share no more, and for nobody as company. */
+void pool_leave(struct task *);
 /* The task has let go of its worker, which takes the next. */
 void pool_done(struct pool *, struct task *);
 /* As pool_done, where the worker seems to have died under it: it gets nothing more until that is

@@ -64,6 +64,16 @@ static struct process *find(struct forker *f, uint32_t id) {
     return NULL;
 }
 
+/* Its number in our own /proc, which the pidfd's description tells; 0: unknown. */
+static pid_t number_of(struct process *p) {
+    char path[64];
+    uint64_t pid;
+    if (p->pidfd < 0 || p->number) return p->number;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", p->pidfd);
+    if (procfs_numbers(path, "Pid:", &pid, 1) == 1) p->number = (pid_t)pid;
+    return p->number;
+}
+
 static void on_event(struct forker *f, const struct wire_event *event, const char *text, int *fd) {
     if (event->kind == WIRE_READY) {
         if (f->ready) f->ready(f->arg, text);
@@ -75,7 +85,10 @@ static void on_event(struct forker *f, const struct wire_event *event, const cha
         p->pidfd = *fd;
         *fd = -1;
         move(p, PROCESS_STARTED);
-        if (p->kill_pending) send_kill(p);
+        if (p->kill_pending)
+            send_kill(p);
+        else
+            number_of(p); /* here it is not yet waited for */
     } else if (event->kind == WIRE_EXITED) {
         p->status = event->status;
         p->cpu_s = (double)event->cpu_us * 1e-6;
@@ -174,28 +187,32 @@ bool process_give(struct process *p, const struct wire_job *job, const int *fds,
     return message_send(p->job_fd, job, sizeof *job, fds, n_fds);
 }
 
-/* Its number in our own /proc, which the pidfd's description tells; 0: unknown. */
-static pid_t number_of(struct process *p) {
-    char path[64];
-    uint64_t pid;
-    if (p->pidfd < 0 || p->number) return p->number;
-    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", p->pidfd);
-    if (procfs_numbers(path, "Pid:", &pid, 1) == 1) p->number = (pid_t)pid;
-    return p->number;
+static double cpu_seconds(pid_t pid) {
+    clockid_t clock;
+    struct timespec used;
+    if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &used)) return 0;
+    return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
 void process_time(struct process *p, double *cpu_s, double *starved_s) {
     char path[64];
-    clockid_t clock;
-    struct timespec used;
     uint64_t times_ns[2]; /* on a core; ready, waiting for one */
     *cpu_s = *starved_s = 0;
     pid_t pid = number_of(p);
     if (!pid) return;
-    if (!clock_getcpuclockid(pid, &clock) && !clock_gettime(clock, &used))
-        *cpu_s = (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+    *cpu_s = cpu_seconds(pid);
     snprintf(path, sizeof path, "/proc/%d/schedstat", (int)pid);
     if (procfs_numbers(path, NULL, times_ns, 2) == 2) *starved_s = (double)times_ns[1] * 1e-9;
+}
+
+void process_use(struct process *p) {
+    char path[64];
+    uint64_t kb;
+    pid_t pid = number_of(p);
+    if (!pid) return;
+    p->cpu_s = cpu_seconds(pid);
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    if (procfs_numbers(path, "VmHWM:", &kb, 1) == 1) p->max_rss_mb = (int)(kb / 1024);
 }
 
 void process_clear(struct process *p) {

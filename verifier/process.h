@@ -66,6 +66,9 @@ void process_kill(struct process *p);
 /* Seconds it has computed up to now and seconds it was ready to but had no core; 0 where the system
  * doesn't tell. */
 void process_time(struct process *p, double *cpu_s, double *starved_s);
+/* Fills cpu_s and max_rss_mb with what it has used up to now, of one whose end is not waited for.
+ */
+void process_use(struct process *p);
 /* Closes its descriptors; it must have ended or never begun. */
 void process_clear(struct process *p);
 

@@ -45,7 +45,7 @@ struct program {
     double slice_began;
 
     /* one case */
-    struct process process;        /* the program, then the checker */
+    struct process *process;       /* owned: the program, then the checker; NULL: none */
     struct watch *output, *errors; /* owned */
     struct watch *report;          /* owned; the checker's */
     struct watch_timer *timer;     /* owned; for the whole job */
@@ -108,8 +108,8 @@ static void clear_case(struct program *p) {
     watch_close(p->report);
     p->output = p->errors = p->report = NULL;
     watch_timer_stop(p->timer);
-    process_clear(&p->process);
-    p->process = (struct process){.job_fd = -1, .pidfd = -1};
+    process_free(p->process);
+    p->process = NULL;
     capture_clear(&p->printed);
     capture_clear(&p->complaints);
     free(p->reported);
@@ -286,15 +286,16 @@ static void settle(struct program *p, bool lost) {
 /* A word on its job socket comes from the harness before the lock-down closed it there. */
 static bool never_ran(const struct program *p) {
     char word;
-    return p->process.job_fd >= 0 && recv(p->process.job_fd, &word, 1, MSG_DONTWAIT) == 1;
+    return p->process->job_fd >= 0 && recv(p->process->job_fd, &word, 1, MSG_DONTWAIT) == 1;
 }
 
 static struct judge_process facts_of(const struct program *p) {
+    if (!p->process) return (struct judge_process){.lost = true};
     return (struct judge_process){
-        .lost = p->process.lost || p->sabotaged || never_ran(p),
-        .killed = p->process.killed,
-        .status = p->process.status,
-        .cpu_s = p->process.cpu_s,
+        .lost = p->process->lost || p->sabotaged || never_ran(p),
+        .killed = p->process->killed,
+        .status = p->process->status,
+        .cpu_s = p->process->cpu_s,
     };
 }
 
@@ -304,9 +305,10 @@ static void judge_run(struct program *p) {
     struct judge_process facts = facts_of(p);
     const struct cases_item *item = item_of(p);
     int line;
-    p->cpu_s += p->process.cpu_s;
+    p->cpu_s += facts.cpu_s;
     p->wall_s += clock_seconds() - p->began;
-    if (p->process.max_rss_mb > p->max_rss_mb) p->max_rss_mb = p->process.max_rss_mb;
+    if (p->process && p->process->max_rss_mb > p->max_rss_mb)
+        p->max_rss_mb = p->process->max_rss_mb;
     char last[LINE_SHOWN] = "";
     size_t len;
     char *complaints = capture_text(&p->complaints, &len);
@@ -329,7 +331,7 @@ static void judge_run(struct program *p) {
 
 static void judge_checker(struct program *p) {
     struct judge_process facts = facts_of(p);
-    bool clean = WIFEXITED(p->process.status) && WEXITSTATUS(p->process.status) == 0;
+    bool clean = WIFEXITED(facts.status) && WEXITSTATUS(facts.status) == 0;
     p->verdict = (struct judge_verdict){.kind = VERDICT_BROKEN};
     if (facts.lost || !clean || p->report_status != REPORT_OK)
         snprintf(p->verdict.error, sizeof p->verdict.error,
@@ -353,7 +355,7 @@ static void take_report(struct program *p) {
 }
 
 static bool has_ended(const struct program *p) {
-    return p->process.state == PROCESS_ENDED || p->process.state == PROCESS_NONE;
+    return !p->process || p->process->state == PROCESS_ENDED;
 }
 
 static void finish_if_over(struct program *p) {
@@ -375,7 +377,7 @@ static void finish_if_over(struct program *p) {
 static void end_case(struct program *p) {
     if (p->state == PROGRAM_ENDING) return;
     move(p, PROGRAM_ENDING);
-    process_kill(&p->process);
+    if (p->process) process_kill(p->process);
     finish_if_over(p);
 }
 
@@ -424,7 +426,7 @@ static void on_timer(void *arg) {
         return;
     }
     double used, starved, wall = clock_seconds() - p->began;
-    process_time(&p->process, &used, &starved);
+    process_time(p->process, &used, &starved);
     /* Time in which it waited for a core is the machine's fault, up to a point. */
     if (wall < MOST_STARVED * wall_limit(p)) wall -= starved;
     if (used >= p->input.job.timeout_s)
@@ -463,10 +465,9 @@ static bool set_up(struct program *p) {
     int output[2] = {-1, -1}, errors[2] = {-1, -1};
     int input = memory_of("input", item->input, item->input_len);
     struct wire_job job = job_of(p, WIRE_PROGRAM);
-    bool ok =
-        input >= 0 && !pipe2(output, O_CLOEXEC) && !pipe2(errors, O_CLOEXEC) &&
-        process_start(pool_forker(p->task.worker), &p->process, WIRE_CANDIDATE, on_ended, p) &&
-        process_give(&p->process, &job, (int[]){p->code_fd, input, output[1], errors[1]}, 4);
+    p->process = pool_candidate(p->task.worker, FLAVOUR_STANDARD, on_ended, p);
+    bool ok = p->process && input >= 0 && !pipe2(output, O_CLOEXEC) && !pipe2(errors, O_CLOEXEC) &&
+              process_give(p->process, &job, (int[]){p->code_fd, input, output[1], errors[1]}, 4);
     struct watch_set *set = pool_watches(p->pool);
     if (output[0] >= 0) p->output = watch_open(set, output[0], on_output, p);
     if (errors[0] >= 0) p->errors = watch_open(set, errors[0], on_errors, p);
@@ -514,17 +515,15 @@ static int runs_of(const struct program *p) {
 
 static void start_checker(struct program *p) {
     int fd = runs_of(p);
-    struct forker *forker = suite_forker(p->input.job.suite, p->task.worker);
-    process_clear(&p->process);
-    p->process = (struct process){.job_fd = -1, .pidfd = -1};
+    process_free(p->process);
+    p->process = suite_take(p->input.job.suite, p->task.worker, on_ended, p);
     struct wire_job job = job_of(p, 0);
     report_draw_nonce(p->nonce);
     memcpy(job.nonce, p->nonce, WIRE_NONCE);
-    bool ok = fd >= 0 && forker && process_start(forker, &p->process, WIRE_TESTS, on_ended, p) &&
-              process_give(&p->process, &job, &fd, 1);
-    if (p->process.state != PROCESS_NONE) {
-        p->report = watch_open(pool_watches(p->pool), p->process.job_fd, on_report, p);
-        p->process.job_fd = -1;
+    bool ok = fd >= 0 && p->process && process_give(p->process, &job, &fd, 1);
+    if (p->process) {
+        p->report = watch_open(pool_watches(p->pool), p->process->job_fd, on_report, p);
+        p->process->job_fd = -1;
     }
     if (fd >= 0) close(fd);
     move(p, PROGRAM_CHECKING);
@@ -569,7 +568,6 @@ struct program *program_start(struct pool *pool, const struct program_input *inp
         .pool = pool,
         .input = *input,
         .code_fd = fd,
-        .process = {.job_fd = -1, .pidfd = -1},
         .done = done,
         .arg = arg,
     };
@@ -598,7 +596,7 @@ void program_cancel(struct program *p) {
         end_case(p);
         return;
     case PROGRAM_ENDING:
-        process_kill(&p->process);
+        if (p->process) process_kill(p->process);
         return;
     case PROGRAM_OVER:
         return; /* in its own callback */

@@ -157,14 +157,14 @@ void suite_want(struct suite *s, struct worker *w,
 
 void suite_forget(struct suite *s, struct worker *w) { s->places[pool_slot(w)].ready = NULL; }
 
+bool suite_is_ready(const struct suite *s, const struct worker *w) {
+    const struct holder *holder = s->places[pool_slot(w)].holder;
+    return holder && holder_state(holder) == HOLDER_READY;
+}
+
 static struct place *ready_place(struct suite *s, const struct worker *w) {
     struct place *place = &s->places[pool_slot(w)];
     return place->holder && holder_state(place->holder) == HOLDER_READY ? place : NULL;
-}
-
-struct forker *suite_forker(struct suite *s, const struct worker *w) {
-    const struct place *place = ready_place(s, w);
-    return place ? holder_forker(place->holder) : NULL;
 }
 
 /* Nothing but silence may come from a B that waits. */

@@ -22,10 +22,10 @@ void suite_close(struct suite *);
  * One asker a worker. */
 void suite_want(struct suite *, struct worker *,
                 void (*ready)(void *arg, enum holder_state, const char *text), void *arg);
+/* Compiled there. */
+bool suite_is_ready(const struct suite *, const struct worker *);
 /* The asker no longer wants to hear. */
 void suite_forget(struct suite *, struct worker *);
-/* Where B's are made; NULL where it isn't READY there. */
-struct forker *suite_forker(struct suite *, const struct worker *);
 /* A process B, READY there: one that waits for a job, forked ahead or after a run, or a new one.
  * NULL where none can be had.  `ended` as of process_start(). */
 struct process *suite_take(struct suite *, struct worker *, void (*ended)(void *arg), void *arg);

@@ -541,7 +541,7 @@ STREAMS = []
 def run(kind, job_socket):
     inside.prepare(kind, job_socket)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = STREAMS
-    if inside.waits():
+    if inside.waits():  # where jobs follow each other closely this would only take time from them
         try:
             rehearse()
         except BaseException:  # noqa: B036, the candidate's own memory and time are not touched by what fails here

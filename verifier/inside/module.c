@@ -20,7 +20,7 @@ static struct python_method methods[] = {
      "serve(control, handler): forks children until the control socket ends"},
     {"ready", serve_ready, 1, "ready(control, text)"},
     {"report", serve_report, 1, "report(fd, kind, nonce, passed, total, limit, text, feedback)"},
-    {"waits", serve_waits, 4, "waits() -> whether the job of A is still to come"},
+    {"waits", serve_waits, 4, "waits() -> whether the job of A lets some milliseconds pass"},
     {"take", serve_take, 4, "take() -> (source, seed, flags) of the job of A, all in place"},
     {"again", serve_again, 4,
      "again() -> (nonce, seed) of the next job of B, its call socket in place; or None"},

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ enum {
     MAX_CHILDREN = 512,
     NR_PIDFD_OPEN = 434,
     EXIT_BROKEN = 70,
+    PATIENCE_MS = 3, /* where jobs come one after the other the next one is there by then */
     FD_JOB = 80, /* above all that a locked child has or can open: there the number means nothing */
 };
 
@@ -260,6 +262,8 @@ PyObject *serve_ready(PyObject *self, PyObject *args) {
     char message[sizeof(struct wire_event) + 4096] = {0};
     if (!PyArg_ParseTuple(args, "iO", &fd, &text) || !module_bytes(text, &data, &len)) return NULL;
     if (len > 4096) len = 4096;
+    /* What is free in whole pages need not be copied for each child. */
+    malloc_trim(0);
     struct wire_event event = {.kind = WIRE_READY};
     memcpy(message, &event, sizeof event);
     memcpy(message + sizeof event, data, len);
@@ -275,7 +279,7 @@ PyObject *serve_waits(PyObject *self, PyObject *args) {
     (void)self;
     (void)args;
     struct pollfd polled = {.fd = MODULE_FD_CALL, .events = POLLIN};
-    PyObject *waits = poll(&polled, 1, 0) == 0 ? PYTHON_TRUE : PYTHON_FALSE;
+    PyObject *waits = poll(&polled, 1, PATIENCE_MS) == 0 ? PYTHON_TRUE : PYTHON_FALSE;
     Py_IncRef(waits);
     return waits;
 }
