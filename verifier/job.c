@@ -97,8 +97,8 @@ static uint32_t kernel_cpu_limit(const struct job *j) {
 
 /* ---- the end ---- */
 
-/* A word on A's job socket comes from the harness before the lock-down closed it there: the
- * candidate never ran. */
+/* A word on A's job socket comes from the harness before the job's own descriptors took its place:
+ * the candidate never ran. */
 static bool never_ran(const struct job *j) {
     char word;
     return j->a && j->a->state == PROCESS_ENDED && j->a->job_fd >= 0 &&

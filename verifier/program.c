@@ -283,7 +283,8 @@ static void settle(struct program *p, bool lost) {
     }
 }
 
-/* A word on its job socket comes from the harness before the lock-down closed it there. */
+/* A word on its job socket comes from the harness before the job's own descriptors took its place.
+ */
 static bool never_ran(const struct program *p) {
     char word;
     return p->process->job_fd >= 0 && recv(p->process->job_fd, &word, 1, MSG_DONTWAIT) == 1;

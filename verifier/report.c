@@ -30,7 +30,7 @@ enum report_status report_receive(int fd, const unsigned char nonce[WIRE_NONCE],
     if (n < 0 && errno == EAGAIN) return REPORT_NONE;
     for (int i = 0; i < n_fds; i++)
         close(fds[i]);
-    if (n <= 0) return REPORT_END;
+    if (n <= 1) return REPORT_END; /* one byte: it could not enter its box */
     const struct wire_report *r = &message.report;
     if (n < (ssize_t)sizeof *r || r->text_len > WIRE_REPORT_TEXT ||
         r->feedback_len > WIRE_REPORT_FEEDBACK ||

@@ -9,7 +9,7 @@
 
 enum report_status {
     REPORT_NONE,  /* nothing there yet */
-    REPORT_END,   /* the socket ended */
+    REPORT_END,   /* the socket ended, or a word said that there will be no run: see wire.h */
     REPORT_WRONG, /* malformed, or without the nonce */
     REPORT_OK,
 };

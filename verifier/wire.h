@@ -2,12 +2,15 @@
  *
  * THEORY.  Three kinds of sockets, all SOCK_SEQPACKET so that a message is whole or absent:
  *
- *   control   supervisor ↔ a fork server (the zygote of a worker; the parent of the tests'
- * processes; the parent of the renders).  Asks: struct wire_fork with one descriptor, the child's
- * job socket.  Tells: struct wire_event. job       supervisor ↔ one child.  First one struct
- * wire_job with descriptors goes in, only after the fork: a fork server never holds tests, code or
- * nonces of a child.  Out comes at most one struct wire_report. call      A ↔ B, a stream of the
- * frames in inside/codec.c; the supervisor has no end of it.
+ * control: supervisor and a fork server (the zygote of a worker, the parent of the tests'
+ * processes, the parent of the renders).  Asks: struct wire_fork with one descriptor, the child's
+ * job socket. Tells: struct wire_event.
+ *
+ * job: supervisor and one child.  First one struct wire_job with descriptors goes in, only after
+ * the fork: a fork server never holds tests, code or nonces of a child.  Out comes at most one
+ * struct wire_report, or a single byte where the child can't begin.
+ *
+ * call: A and B, a stream of the frames in inside/codec.c; the supervisor has no end of it.
  *
  * Native byte order: both ends run on one machine from one binary.  Shared by the supervisor and
  * inside/; plain C only. */

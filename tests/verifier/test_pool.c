@@ -617,8 +617,12 @@ START_TEST(test_two_servers_share_no_uid) {
                           rigs[i]->outcomes[k].error);
     unsigned uids[MOST];
     int n = 0, all = uids_below(uids, MOST);
-    for (int i = 0; i < all; i++)
-        n += uids[i] >= 64001 && uids[i] <= 65533;
+    unsigned least = 65534; /* a server that runs beside this test has others */
+    for (int i = 0; i < all; i++) {
+        bool ours = uids[i] >= 64001 && uids[i] <= 65533;
+        n += ours;
+        if (ours && uids[i] < least) least = uids[i];
+    }
     ck_assert_int_eq(n, EACH + EACH); /* two workers of each */
     verifier_tests_close(first.tests);
     verifier_tests_close(second.tests);
@@ -630,7 +634,7 @@ START_TEST(test_two_servers_share_no_uid) {
     ck_assert_int_eq(rig_judge(&first, &spec, "def f(x): return 2 * x")->kind, VERDICT_PASSED);
     all = uids_below(uids, MOST);
     for (int i = 0; i < all; i++)
-        ck_assert_uint_lt(uids[i], 64001 + EACH + 1);
+        ck_assert_uint_lt(uids[i], least + EACH + 1);
     rig_close(&first);
 }
 END_TEST

@@ -269,7 +269,14 @@ PyObject *lockdown_prepare(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "ii", &kind, &job_socket)) return NULL;
     struct given given = {.call = -1, .report = -1, .output = -1, .input = -1, .errors = -1};
     *(kind == 'A' ? &given.call : &given.report) = job_socket;
-    return entered(enter((char)kind, 0, 0, &given));
+    const char *layer = enter((char)kind, 0, 0, &given);
+    int error = errno;
+    if (layer && fcntl(job_socket, F_GETFD) < 0) {
+        /* Closed already: what the supervisor must hear is said where the socket is now. */
+        ssize_t told = write(kind == 'A' ? FD_CALL : FD_REPORT, "", 1);
+        errno = told == 1 ? error : EPIPE;
+    }
+    return entered(layer);
 }
 
 PyObject *lockdown_enter(PyObject *self, PyObject *args) {
