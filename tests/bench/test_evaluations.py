@@ -73,7 +73,13 @@ def test_plots_are_drawn(every, first, tmp_path):
         assert xml.etree.ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg"), done.stderr
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     text = (out / "coverage.svg").read_text()
-    assert "GPT-4o" in text and "first (at least)" in text
+    assert "GPT-4o, one try: 90.2 %" in text and "first (at least)" in text and "HumanEval, 2 tasks" in text
+    text = (out / "fail.svg").read_text()
+    assert "GPT-4o, one try: 9.8 %" in text and "first (at most)" in text
+    assert "1 of 2" in (out / "first_pass.svg").read_text()
+    # Runs of one model are told apart by their folders.
+    done = subprocess.run([sys.executable, BENCH / "plots", every.folder, every.folder, "--installed", "--out", out], capture_output=True, text=True)
+    assert done.returncode == 0 and "m, pass@k, every" in (out / "coverage.svg").read_text(), done.stderr
 
 
 def test_published_lines_are_for_humaneval_only(tmp_path):

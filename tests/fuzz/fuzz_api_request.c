@@ -5,6 +5,7 @@
 #include "config/limits.h"
 #include "server/api_request.h"
 #include "server/api_tests.h"
+#include "server/api_variants.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,26 @@ static char *guard(void *self, const char *text, size_t len, size_t *len_out) {
     return copy;
 }
 
+/* Each variant's prompt is text again, and not more than its parts. */
+static void check_variants(const struct api_request *q) {
+    BUG_ON(q->n_variants < 0 || q->n_variants > LIMIT_PROMPT_VARIANTS);
+    for (int i = 0; i < q->n_variants; i++) {
+        const struct api_request_variant *v = &q->variants[i];
+        bool completion = q->kind == API_REQUEST_COMPLETIONS;
+        size_t len;
+        char *text =
+            completion ? api_variants_prompt(q, i, &len) : api_variants_variables(q, i, &len);
+        if (completion) {
+            BUG_ON(len > q->prompts[0].len + v->user_len + v->lead_len);
+        } else {
+            json_t *variables = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
+            BUG_ON(!variables || !json_is_array(json_object_get(variables, "messages")));
+            json_decref(variables);
+        }
+        free(text);
+    }
+}
+
 static void check(const struct api_request *q) {
     const struct engine_sampling *s = &q->job.sampling;
     BUG_ON(q->job.n_candidates < 1 || q->job.n_candidates > LIMIT_CANDIDATES);
@@ -29,6 +50,7 @@ static void check(const struct api_request *q) {
     BUG_ON(q->job.n_stops < 0 || q->job.n_stops > LIMIT_STOPS);
     BUG_ON(q->job.n_top_logprobs < 0 || q->job.n_top_logprobs > LIMIT_TOP_LOGPROBS);
     BUG_ON(!(s->temperature >= 0 && s->temperature <= 2) || !(s->top_p >= 0 && s->top_p <= 1));
+    check_variants(q);
     BUG_ON(q->deadline_s < 0 || q->deadline_s > LIMIT_REQUEST_SECONDS);
     if (q->kind != API_REQUEST_COMPLETIONS) {
         BUG_ON(!q->variables || strlen(q->variables) != q->variables_len);

@@ -103,6 +103,8 @@ def test_a_win(page):
     assert page.text("f-first").endswith(" s") and float(page.text("f-first")[:-2]) > 0
     assert page.text("f-judged").split()[0] != "0" and page.text("f-rows")[0].isdigit() and page.text("f-speed")[0].isdigit()
     assert ": passed, 2 of 2 tests" in page.cell()
+    hosts = page.browser.execute_script("return [...new Set(performance.getEntriesByType('resource').map((one) => new URL(one.name).origin))]")
+    assert hosts == [page.browser.execute_script("return location.origin")], "nothing comes from elsewhere"
 
 
 def test_at_temperature_0_there_is_one(page):

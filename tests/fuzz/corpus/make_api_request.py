@@ -34,6 +34,9 @@ seeds = {
                     "chat_template_kwargs": {"messages": 1, "deep": [[[{}]]]}}),
     "block": ("1", {"messages": [{"role": "user", "content": "```python\ndef f():\n```"}],
                     "firstpass": {"tests": "assert f()", "entry_point": "f"}}),
+    "variants": ("1", {"messages": [{"role": "system", "content": "s"}, *chat[-1:]], "firstpass": {**tests, "diversity": {
+        "temperatures": [0, 1.5], "prompts": ["", "b{question}", {"user": "<|x|>", "assistant": "```python\n"}, {}]}}}),
+    "variants_text": ("0", {"prompt": "p", "firstpass": {"diversity": {"prompts": [{"user": "{question}"}, {"assistant": "\0"}]}}}),
     "nulls": ("1", {"messages": chat, "n": None, "stop": None, "firstpass": None, "tools": None}),
     "ends": ("0", {"prompt": [2**63 - 1, -(2**63)], "seed": 2**63 - 1}),
     "nul": ("0", {"prompt": "a\0b", "firstpass": {"tests": "a\0b", "entry_point": "\0"}}),
