@@ -57,24 +57,25 @@ static const char *conflict(const struct api_request *q) {
     return NULL;
 }
 
-void api_variants_read(struct reader *r, const struct api_request_context *c, const char *user,
-                       struct api_request *q) {
-    json_t *list = reader_get(r, "prompts");
-    if (!list || r->failed) return;
+void api_variants_read(struct reader *diversity, const struct api_request_context *c,
+                       const char *user, struct api_request *q) {
+    json_t *list = reader_get(diversity, "prompts");
+    if (!list || diversity->failed) return;
     size_t n = json_array_size(list);
     if (!n || n > LIMIT_PROMPT_VARIANTS) {
-        reader_fail(r, "prompts", "must be a list of 1 to %d prompts", LIMIT_PROMPT_VARIANTS);
+        reader_fail(diversity, "prompts", "must be a list of 1 to %d prompts",
+                    LIMIT_PROMPT_VARIANTS);
         return;
     }
     if (conflict(q)) {
-        reader_fail(r, "prompts", "can't be combined with %s", conflict(q));
+        reader_fail(diversity, "prompts", "can't be combined with %s", conflict(q));
         return;
     }
-    struct api_request_variant *all = arena_alloc(r->arena, n, sizeof *all);
-    for (size_t i = 0; i < n && !r->failed; i++) {
-        read_variant(r, c, json_array_get(list, i), q, &all[i]);
+    struct api_request_variant *all = arena_alloc(diversity->arena, n, sizeof *all);
+    for (size_t i = 0; i < n && !diversity->failed; i++) {
+        read_variant(diversity, c, json_array_get(list, i), q, &all[i]);
         if (all[i].user_len && q->kind != API_REQUEST_COMPLETIONS && !user)
-            reader_fail(r, "prompts", "vary the user's message, and there is none");
+            reader_fail(diversity, "prompts", "vary the user's message, and there is none");
     }
     q->variants = all;
     q->n_variants = (int)n;
