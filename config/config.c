@@ -84,7 +84,7 @@ static const struct config_setting settings[] = {
            "instruction set of the cpu backend: auto, or one that `doctor` lists"),
     STRING("engine.weights", "weights", engine.weights, "auto|bf16|fp8", "auto",
            "element type of the layers' weights on a GPU: fp8 (8.9 and later) halves them; auto: "
-           "bf16"),
+           "fp8 where the model's are, else bf16"),
     STRING("engine.kv", "kv", engine.kv, "auto|bf16|fp8", "auto",
            "element type of keys and values on a GPU: fp8 takes half the memory; auto: bf16"),
     INT("engine.threads", "threads", engine.threads, 0, LIMIT_THREADS, "0",

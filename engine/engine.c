@@ -5,6 +5,7 @@
 #include "config/limits.h"
 #include "engine/decode.h"
 #include "engine/event.h"
+#include "engine/hf.h"
 #include "engine/knee.h"
 
 #include <pthread.h>
@@ -92,7 +93,8 @@ static bool open_best(const struct kernels_options *o, struct opened *out, struc
     return out->kernels->device_open(o, &out->device, e);
 }
 
-static bool open_device(const struct engine_options *o, int n_vocab, struct opened *out,
+/* m: NULL: none is to be loaded. */
+static bool open_device(const struct engine_options *o, const struct model *m, struct opened *out,
                         struct err *e) {
     const char *backend = o->backend ? o->backend : "auto";
     struct kernels_options options = {.n_threads = o->threads,
@@ -100,7 +102,8 @@ static bool open_device(const struct engine_options *o, int n_vocab, struct open
                                       .no_graphs = o->no_graphs,
                                       .weights = o->weights,
                                       .kv = o->kv,
-                                      .n_vocab = n_vocab};
+                                      .file_fp8 = m && m->hf && hf_is_fp8(m->hf),
+                                      .n_vocab = m ? m->shape.n_vocab : 0};
     *out = (struct opened){0};
     if (!strcmp(backend, "auto")) return open_best(&options, out, e);
     out->kernels = kernels_backend(backend);
@@ -172,6 +175,7 @@ static bool fill_info(struct engine *g, const struct engine_options *o, struct e
         .eos_text = g->eos_text,
         .fingerprint = m->fingerprint,
         .parameters = m->parameters,
+        .file_bytes = m->file_bytes,
         .context = g->plan.context,
         .n_vocab = m->shape.n_vocab,
         .bos = tokenizer_bos(g->tokenizer),
@@ -203,7 +207,7 @@ static bool load(struct engine *g, const struct engine_options *o, struct err *e
                        "%s: the vocabulary has %d tokens but the embedding table only %d rows",
                        o->model_path, tokenizer_n_vocab(g->tokenizer), g->model->shape.n_vocab);
     struct opened opened;
-    if (!open_device(o, g->model->shape.n_vocab, &opened, e)) return false;
+    if (!open_device(o, g->model, &opened, e)) return false;
     g->kernels = opened.kernels;
     g->device = opened.device;
     snprintf(g->chosen, sizeof g->chosen, "%s", opened.why);
@@ -539,7 +543,7 @@ void engine_describe(const struct engine *g, FILE *out) {
 bool engine_ceiling(const struct engine_options *o, struct engine_ceiling *out, struct err *e) {
     struct opened d;
     struct kernels_ceiling c = {0};
-    if (!open_device(o, 0, &d, e)) return false;
+    if (!open_device(o, NULL, &d, e)) return false;
     bool ok = !d.kernels->ceiling || d.kernels->ceiling(d.device, &c, e);
     d.kernels->device_close(d.device);
     *out = (struct engine_ceiling){.isa = c.isa,

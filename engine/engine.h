@@ -67,7 +67,8 @@ struct engine_model {
     const char *bos_text, *eos_text; /* as templates want them; "" where the model has none */
     const char *fingerprint;         /* hex of the file's header hash: system_fingerprint */
     int64_t parameters;
-    int context; /* positions of one sequence at most, prompt and output together */
+    uint64_t file_bytes; /* of the file, or of a directory's safetensors files */
+    int context;         /* positions of one sequence at most, prompt and output together */
     int n_vocab;
     int32_t bos, eos;                           /* -1: none */
     int32_t fim_prefix, fim_suffix, fim_middle; /* of infilling; all of them or all -1 */

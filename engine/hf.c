@@ -84,6 +84,19 @@ const struct gguf *hf_gguf(const struct hf *h) { return h->gguf; }
 
 uint64_t hf_hash(const struct hf *h) { return h->hash; }
 
+bool hf_is_fp8(const struct hf *h) {
+    for (uint64_t i = 0; i < h->weights.n; i++)
+        if (h->weights.sources[i].scale) return true;
+    return false;
+}
+
+uint64_t hf_bytes(const struct hf *h) {
+    uint64_t sum = 0;
+    for (int i = 0; i < h->files.n; i++)
+        sum += h->files.maps[i].len;
+    return sum;
+}
+
 int hf_n_files(const struct hf *h) { return h->files.n; }
 
 const struct safetensors *hf_file(const struct hf *h, int i) { return h->files.files[i]; }

@@ -31,6 +31,10 @@ uint64_t hf_hash(const struct hf *);
 /* The values of a tensor of hf_gguf() that has no data: t->bytes of F16 into `out`. */
 void hf_decode(const struct hf *, const struct gguf_tensor *t, void *out);
 
+/* Whether weights are fp8. */
+bool hf_is_fp8(const struct hf *);
+uint64_t hf_bytes(const struct hf *); /* of the safetensors files together */
+
 /* The files, for `inspect`. */
 int hf_n_files(const struct hf *);
 const struct safetensors *hf_file(const struct hf *, int i);

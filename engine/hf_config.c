@@ -2,6 +2,7 @@
 
 #include "config/limits.h"
 #include "engine/hf_json.h"
+#include "engine/yarn.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@ struct reader {
     struct hf_json json;
     struct hf_config *config;
     struct metadata *out;
+    int context;   /* positions at most */
+    bool windowed; /* some layers see no more */
     struct err *e;
 };
 
@@ -95,12 +98,12 @@ static bool has_window(const struct reader *r, int n_layers, bool *out) {
 
 static bool read_context(struct reader *r, int n_layers, int *out) {
     int64_t window = 0;
-    bool windowed = false;
     if (!integer(r, "max_position_embeddings", 1 << 30, 0, out) ||
-        !has_window(r, n_layers, &windowed) ||
+        !has_window(r, n_layers, &r->windowed) ||
         !hf_json_int(&r->json, r->json.root, "sliding_window", 0, INT32_MAX, 0, &window, r->e))
         return false;
-    if (windowed && window > 0 && window < *out) *out = (int)window;
+    r->windowed = r->windowed && window > 0;
+    if (r->windowed && window < *out) *out = (int)window;
     return true;
 }
 
@@ -132,6 +135,42 @@ static bool llama3_factors(struct reader *r, const json_t *scaling, double base,
     return true;
 }
 
+/* As a GGUF file has it: what sizes queries and keys beside the factor's own size. */
+static bool read_yarn(struct reader *r, const json_t *scaling) {
+    double factor, trained, fast, slow, attention, numerator, denominator;
+    bool truncate = true;
+    const struct hf_json *j = &r->json;
+    if (!hf_json_number(j, scaling, "factor", 0, &factor, r->e) ||
+        !hf_json_number(j, scaling, "original_max_position_embeddings", r->context, &trained,
+                        r->e) ||
+        !hf_json_number(j, scaling, "beta_fast", 32, &fast, r->e) ||
+        !hf_json_number(j, scaling, "beta_slow", 1, &slow, r->e) ||
+        !hf_json_number(j, scaling, "mscale", 1, &numerator, r->e) ||
+        !hf_json_number(j, scaling, "mscale_all_dim", 1, &denominator, r->e) ||
+        !hf_json_bool(j, scaling, "truncate", true, &truncate, r->e))
+        return false;
+    if (!truncate)
+        return err_set(r->e, ERR_INPUT, "%s: yarn with \"truncate\": false isn't supported",
+                       j->path);
+    double size = yarn_size(factor);
+    attention = size;
+    if (hf_json_get(scaling, "mscale") && hf_json_get(scaling, "mscale_all_dim"))
+        attention = (numerator * (size - 1) + 1) / (denominator * (size - 1) + 1);
+    if (!hf_json_number(j, scaling, "attention_factor", attention, &attention, r->e)) return false;
+    char key[64];
+    snprintf(key, sizeof key, "%s.rope.scaling.type", r->config->architecture);
+    metadata_text(r->out, key, "yarn");
+    put_f32(r, "rope.scaling.factor", factor);
+    put_u32(r, "rope.scaling.original_context_length", (int)fmin(trained, 1 << 30));
+    put_f32(r, "rope.scaling.yarn_beta_fast", fast);
+    put_f32(r, "rope.scaling.yarn_beta_slow", slow);
+    put_f32(r, "rope.scaling.attn_factor", attention / size);
+    /* Some configurations have the trained context as the maximum. */
+    if (!r->windowed && factor * trained > r->context)
+        r->context = (int)fmin(factor * trained, 1 << 30);
+    return true;
+}
+
 /* rope_scaling of old files, rope_parameters of new ones, which hold rope_theta too. */
 static bool read_rope(struct reader *r, int head_dim) {
     const json_t *scaling = hf_json_get(r->json.root, "rope_scaling");
@@ -159,10 +198,11 @@ static bool read_rope(struct reader *r, int head_dim) {
     metadata_bool(r->out, key, true);
     if (!type || !strcmp(type, "default")) return true;
     if (!strcmp(type, "llama3")) return llama3_factors(r, scaling, base, n_rot);
+    if (!strcmp(type, "yarn")) return read_yarn(r, scaling);
     if (strcmp(type, "linear") != 0)
         return err_set(r->e, ERR_INPUT,
                        "%s: rope scaling \"%.40s\" isn't supported; supported: default, linear, "
-                       "llama3",
+                       "llama3, yarn",
                        r->json.path, type);
     if (!hf_json_number(&r->json, scaling, "factor", 0, &factor, r->e)) return false;
     snprintf(key, sizeof key, "%s.rope.scaling.type", r->config->architecture);
@@ -175,7 +215,7 @@ static bool read_rope(struct reader *r, int head_dim) {
 
 static bool read_shape(struct reader *r) {
     struct hf_config *c = r->config;
-    int n_embd, n_ff, n_heads, n_kv_heads, head_dim, context = 0;
+    int n_embd, n_ff, n_heads, n_kv_heads, head_dim;
     double eps;
     if (!integer(r, "num_hidden_layers", LIMIT_LAYERS, 0, &c->n_layers) ||
         !integer(r, "hidden_size", LIMIT_WIDTH, 0, &n_embd) ||
@@ -185,7 +225,7 @@ static bool read_shape(struct reader *r) {
         !integer(r, "head_dim", HEAD_DIM_MAX, c->head_norms ? QWEN3_HEAD_DIM : n_embd / n_heads,
                  &head_dim) ||
         !hf_json_number(&r->json, r->json.root, "rms_norm_eps", 1e-6, &eps, r->e) ||
-        !read_context(r, c->n_layers, &context))
+        !read_context(r, c->n_layers, &r->context))
         return false;
     put_u32(r, "block_count", c->n_layers);
     put_u32(r, "embedding_length", n_embd);
@@ -194,9 +234,10 @@ static bool read_shape(struct reader *r) {
     put_u32(r, "attention.head_count_kv", n_kv_heads);
     put_u32(r, "attention.key_length", head_dim);
     put_u32(r, "attention.value_length", head_dim);
-    put_u32(r, "context_length", context);
     put_f32(r, "attention.layer_norm_rms_epsilon", eps);
-    return read_rope(r, head_dim);
+    if (!read_rope(r, head_dim)) return false;
+    put_u32(r, "context_length", r->context);
+    return true;
 }
 
 /* ---- quantisation ---- */

@@ -2,8 +2,8 @@
  * metadata, and what the tensors need to know beside it.
  *
  * Read are model_type llama, qwen2 and qwen3.  What would change the result and isn't supported is
- * refused by name: other activations, rope scalings but linear and llama3, other quantisations
- * than fp8.  A sliding window cuts the context instead: inside it attention is full.
+ * refused by name: other activations, rope scalings but linear, llama3 and yarn, other
+ * quantisations than fp8.  A sliding window cuts the context instead: inside it attention is full.
  *
  * Embedded: read / clear.  Any thread; owned by its holder. */
 #ifndef ENGINE_HF_CONFIG_H

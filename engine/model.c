@@ -1,6 +1,7 @@
 #include "engine/model.h"
 
 #include "config/limits.h"
+#include "engine/yarn.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -131,6 +132,57 @@ static bool read_shape(struct model *m, struct err *e) {
     return true;
 }
 
+static bool arch_f32_or(const struct model *m, const char *key, float fallback, float *out,
+                        struct err *e) {
+    *out = fallback;
+    return !arch_has(m, key) || arch_f32(m, key, out, e);
+}
+
+/* Which way the rotary frequencies are scaled; NULL and an error where it isn't known. */
+static const char *scaling_type(const struct model *m, struct err *e) {
+    static const char *const known[] = {"none", "linear", "yarn"};
+    if (!arch_has(m, "rope.scaling.type")) return "none";
+    char key[96];
+    struct gguf_string type;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", m->architecture);
+    if (!gguf_str(m->gguf, key, &type, e)) return NULL;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (type.len == strlen(known[i]) && !memcmp(type.data, known[i], type.len)) return known[i];
+    err_set(e, ERR_INPUT,
+            "%s: rope scaling \"%.*s\" isn't supported; supported: none, linear, yarn, and the "
+            "rope_freqs tensor of Llama 3.1",
+            m->path, (int)(type.len < 40 ? type.len : 40), type.data);
+    return NULL;
+}
+
+/* attn_factor is what remains beside the size that follows from the factor. */
+static bool read_yarn(struct model *m, double base, float *inv_freq, struct err *e) {
+    float factor, fast, slow, attention;
+    int trained;
+    if (!arch_f32(m, "rope.scaling.factor", &factor, e) ||
+        !arch_int_or(m, "rope.scaling.original_context_length", 1 << 30, m->shape.context, &trained,
+                     e) ||
+        !arch_f32_or(m, "rope.scaling.yarn_beta_fast", 32, &fast, e) ||
+        !arch_f32_or(m, "rope.scaling.yarn_beta_slow", 1, &slow, e) ||
+        !arch_f32_or(m, "rope.scaling.attn_factor", 1, &attention, e))
+        return false;
+    if (factor < 1 || base <= 1 || fast <= slow || arch_has(m, "rope.scaling.yarn_log_multiplier"))
+        return err_set(e, ERR_INPUT,
+                       "%s: yarn with a factor of %g, betas of %g and %g, a base of %g or a "
+                       "yarn_log_multiplier isn't supported",
+                       m->path, (double)factor, (double)fast, (double)slow, base);
+    if (m->rope.n_rot != m->shape.head_dim)
+        return err_set(e, ERR_INPUT,
+                       "%s: yarn is supported where whole heads are rotated, not %d of %d "
+                       "dimensions",
+                       m->path, m->rope.n_rot, m->shape.head_dim);
+    struct yarn y = {(double)factor, trained, (double)fast, (double)slow};
+    yarn_frequencies(&y, base, m->rope.n_rot, inv_freq);
+    double size = (double)attention * yarn_size(y.factor);
+    m->shape.attention_scale *= (float)(size * size);
+    return true;
+}
+
 static bool read_rope(struct model *m, struct err *e) {
     struct model_shape *s = &m->shape;
     if (!arch_int_or(m, "rope.dimension_count", s->head_dim, s->head_dim, &m->rope.n_rot, e))
@@ -140,25 +192,15 @@ static bool read_rope(struct model *m, struct err *e) {
                        m->rope.n_rot);
     float base = 10000.0f, factor = 1.0f;
     if (arch_has(m, "rope.freq_base") && !arch_f32(m, "rope.freq_base", &base, e)) return false;
-    if (arch_has(m, "rope.scaling.type")) {
-        char key[96];
-        snprintf(key, sizeof key, "%s.rope.scaling.type", m->architecture);
-        struct gguf_string type;
-        if (!gguf_str(m->gguf, key, &type, e)) return false;
-        bool linear = type.len == 6 && !memcmp(type.data, "linear", 6);
-        bool none = type.len == 4 && !memcmp(type.data, "none", 4);
-        if (!linear && !none)
-            return err_set(e, ERR_INPUT,
-                           "%s: rope scaling \"%.*s\" isn't supported; supported: none, linear, and"
-                           " the rope_freqs tensor of Llama 3.1",
-                           m->path, (int)(type.len < 40 ? type.len : 40), type.data);
-        if (linear && !arch_f32(m, "rope.scaling.factor", &factor, e)) return false;
-    }
+    const char *scaling = scaling_type(m, e);
+    if (!scaling || (!strcmp(scaling, "linear") && !arch_f32(m, "rope.scaling.factor", &factor, e)))
+        return false;
     int half = m->rope.n_rot / 2;
     float *inv_freq = err_alloc((size_t)half, sizeof *inv_freq);
     m->rope.inv_freq = inv_freq;
     for (int i = 0; i < half; i++)
         inv_freq[i] = (float)(pow((double)base, -2.0 * i / m->rope.n_rot) / (double)factor);
+    if (!strcmp(scaling, "yarn") && !read_yarn(m, (double)base, inv_freq, e)) return false;
     if (gguf_find(m->gguf, "rope_freqs.weight")) {
         const struct gguf_tensor *t =
             gguf_tensor(m->gguf, "rope_freqs.weight", (uint64_t)half, 1, e);
@@ -334,6 +376,7 @@ struct model *model_open(const char *path, struct err *e) {
     if (open_file(m, e) && read_architecture(m, e) && read_shape(m, e) && read_rope(m, e) &&
         read_vocabulary_size(m, e) && check_tensors(m, e)) {
         fingerprint(m);
+        m->file_bytes = m->hf ? hf_bytes(m->hf) : m->map.len;
         return m;
     }
     model_free(m);

@@ -39,6 +39,7 @@ struct model {
     struct model_shape shape;
     struct kernels_rope rope; /* inv_freq owned */
     int64_t parameters;
+    uint64_t file_bytes;  /* of the file, or of the directory's safetensors files */
     char fingerprint[20]; /* "fp_" and 16 hex digits of the header's hash */
     bool head_norms;      /* q and k have norms */
     bool tied;            /* the output layer is the embedding table */

@@ -49,6 +49,7 @@ struct kernels_options {
     bool no_graphs;  /* cuda: queue each operation of each step, for tests and measures */
     const char *weights; /* NULL or "auto", or, for cuda alone, "bf16" or "fp8": what the layers'
                             matrices become; asking for what a device lacks is an error */
+    bool file_fp8;       /* the file's are fp8: "auto" takes fp8 where the device has it */
     const char *kv;      /* NULL or "auto", or, for cuda alone, "bf16" or "fp8": keys and values */
     int n_vocab; /* rows of the embedding table and the output layer, which stay bf16 where the
                     others are fp8; 0: there are none */

@@ -10,7 +10,6 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -237,8 +236,7 @@ static bool measure_ceiling(struct report *r, const struct engine_options *o, bo
 
 static bool measure_all(struct engine *g, const struct bench *b, const struct engine_options *o,
                         struct report *r, struct err *e) {
-    struct stat st;
-    if (!stat(o->model_path, &st)) r->file_bytes = (uint64_t)st.st_size;
+    r->file_bytes = engine_model(g)->file_bytes;
     struct engine_stats stats;
     engine_stats(g, &stats);
     r->kv_bytes = stats.memory.kv;

@@ -87,20 +87,17 @@ static void print_stored(const struct safetensors *s) {
 static bool inspect_directory(const char *path, struct err *e) {
     struct hf *h = hf_open(path, e);
     if (!h) return false;
-    double bytes = 0, parameters = 0;
+    double parameters = 0;
     const struct gguf *g = hf_gguf(h);
     print_keys(g);
-    for (int i = 0; i < hf_n_files(h); i++) {
+    for (int i = 0; i < hf_n_files(h); i++)
         print_stored(hf_file(h, i));
-        for (uint64_t t = 0; t < safetensors_n(hf_file(h, i)); t++)
-            bytes += (double)safetensors_at(hf_file(h, i), t)->bytes;
-    }
     for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(g, i);
         parameters += (double)t->dims[0] * (double)t->dims[1];
     }
-    printf("%d files, %.1f million parameters, %.1f MiB\n", hf_n_files(h), parameters / 1e6,
-           bytes / (1 << 20));
+    printf("%d file%s, %.1f million parameters, %.1f MiB\n", hf_n_files(h),
+           hf_n_files(h) == 1 ? "" : "s", parameters / 1e6, (double)hf_bytes(h) / (1 << 20));
     hf_free(h);
     return true;
 }

@@ -38,11 +38,12 @@ static bool choose_weights(struct kernels_device *dev, const struct kernels_opti
     const char *wanted = o->weights ? o->weights : "auto";
     const struct gpu_info *i = &dev->info;
     dev->n_vocab = o->n_vocab;
-    dev->fp8 = !strcmp(wanted, "fp8");
+    bool can = 10 * i->major + i->minor >= 89;
+    dev->fp8 = !strcmp(wanted, "fp8") || (!strcmp(wanted, "auto") && o->file_fp8 && can);
     if (!dev->fp8 && strcmp(wanted, "bf16") && strcmp(wanted, "auto"))
         return err_param(e, "engine.weights",
                          "the cuda backend has no weights \"%s\"; it has: auto, bf16, fp8", wanted);
-    if (dev->fp8 && 10 * i->major + i->minor < 89)
+    if (dev->fp8 && !can)
         return err_param(e, "engine.weights",
                          "engine.weights is fp8, which wants compute capability 8.9 (Ada, Hopper) "
                          "or later; %s has %d.%d: use bf16",

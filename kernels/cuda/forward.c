@@ -387,7 +387,7 @@ static struct launch_kv layer_kv(const struct kernels_device *dev, int layer) {
                               .n_kv_heads = dev->kv_shape.n_kv_heads,
                               .head_dim = dev->kv_shape.head_dim,
                               .fp8 = dev->kv_fp8,
-        .page_bytes = launch_page_bytes(dev->kv_shape.head_dim, dev->kv_fp8)};
+                              .page_bytes = launch_page_bytes(dev->kv_shape.head_dim, dev->kv_fp8)};
 }
 
 /* Cosines and sines of the step's positions, by the first layer that needs them. */

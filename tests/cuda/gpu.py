@@ -167,6 +167,11 @@ def engine(machine, limit):
     return {"tests": machine.check_tests("engine", limit)}
 
 
+def directories(machine, limit):
+    """Hugging Face directories, qwen3, fp8 and YaRN among them, against the log-probabilities of transformers"""
+    return {"tests": machine.check_tests("hf", limit)}
+
+
 def table(report):
     return {str(s["rows"]): s["tokens_per_s"] for s in report["steps"]}
 
@@ -234,6 +239,7 @@ CHECKS = [  # name, seconds at most, function
     ("kernels-fp8", 15, kernels_fp8),
     ("small-model", 25, small_model),
     ("engine", 20, engine),
+    ("directories", 15, directories),
     ("memcheck", 40, sanitizer("memcheck")),
     ("racecheck", 40, sanitizer("racecheck")),
     ("graphs", 30, graphs),
@@ -247,7 +253,7 @@ CHECKS = [  # name, seconds at most, function
     ("memory", 30, memory),
 ]
 # Not with --emulated: the part `cuda` of tests/run runs these tests anyway, and compute-sanitizer wants a device.
-NOT_EMULATED = {"kernels-attention", "kernels-sample", "kernels-fp8", "small-model", "engine", "memcheck", "racecheck"}
+NOT_EMULATED = {"kernels-attention", "kernels-sample", "kernels-fp8", "small-model", "engine", "directories", "memcheck", "racecheck"}
 
 
 def has_gpu():
@@ -259,7 +265,7 @@ def build(folder, emulated):
     if emulated:
         targets = ["test_cuda_rows", "emulated_cuda_bench"]
     else:
-        targets = [f"gpu_cuda_{n}" for n in ("rows", "attention", "sample", "fp8", "step", "engine", "bench")]
+        targets = [f"gpu_cuda_{n}" for n in ("rows", "attention", "sample", "fp8", "step", "engine", "hf", "bench")]
     if not (folder / "build.ninja").exists():
         subprocess.run(["cmake", "--preset", "dev", "-B", folder, "-DBUILD_TESTING=ON",
                         *([] if emulated else ["-DFIRSTPASS_CUDA=ON"])], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

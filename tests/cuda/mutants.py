@@ -49,9 +49,9 @@ MUTANTS = [
     ("a scale of a value the query doesn't see", "attention_warp.cu", "attention.cuh",
      "seen ? w * scale_at<D>(page, true, n, i) : 0.0f", "w * scale_at<D>(page, true, n, i)", "test_cuda_attention"),
     ("an fp8 scale stored for the next position", "rope.cu", "rope.cu",
-     "position] = scale", "position ^ 1] = scale", "test_cuda_attention"),
+     "position] = scale", "(position ^ 1)] = scale", "test_cuda_attention"),
     ("keys stored one position late", "rope.cu", "rope.cu",
-     "position % LAUNCH_BLOCK * d", "(position + 1) % LAUNCH_BLOCK * d", "test_cuda_attention"),
+     "a.batch.positions[r] % LAUNCH_BLOCK * d", "(a.batch.positions[r] + 1) % LAUNCH_BLOCK * d", "test_cuda_attention"),
     ("a merge that forgets the last split", "merge.cu", "merge.cu",
      "a.positions[r] / a.split + 1", "max(a.positions[r] / a.split, 1)", "test_cuda_attention"),
     ("a missing __syncthreads in the block's sum", "norm.cu", "reduce.cuh",
@@ -113,6 +113,7 @@ def run_mutant(folder, kernel, changed, before, after, test):
     words = replaced(words, output, str(folder / "mutant.o"))
     # Before all other folders: the changed header is found first.
     words.insert(next(i for i, w in enumerate(words) if w.startswith("-I")), f"-I{folder}")
+    words.append("-w")  # a mistake may leave something unused
     done = subprocess.run(words, cwd=BUILD, capture_output=True, text=True)
     if done.returncode:
         return f"doesn't compile: {done.stderr[-500:]}"

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/model.h"
 #include "engine/tokenizer.h"
+#include "tests/engine/hf_test.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -15,95 +16,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { TOP = 5, PATH_BYTES = 512, FILE_BYTES = 1 << 20 };
+enum { PATH_BYTES = 512, FILE_BYTES = 1 << 20 };
 
-static const char *const names[] = {"tiny-llama", "tiny-llama-fp8", "tiny-qwen2", "tiny-qwen3",
-                                    "tiny-qwen3-fp8"};
+static const char *const names[] = {"tiny-llama", "tiny-llama-fp8",  "tiny-qwen2",
+                                    "tiny-qwen3", "tiny-qwen2-yarn", "tiny-qwen3-fp8"};
 enum { N_NAMES = sizeof names / sizeof *names };
 
 static void directory(char *out, const char *name) {
     snprintf(out, PATH_BYTES, "tests/vectors/hf/%s", name);
 }
 
-static json_t *reference(const char *name) {
-    char path[PATH_BYTES];
-    json_error_t why;
-    snprintf(path, sizeof path, "tests/vectors/hf/%s/reference.json", name);
-    json_t *root = json_load_file(path, 0, &why);
-    ck_assert_msg(root != NULL, "%s: %s", path, why.text);
-    return root;
-}
-
 /* ---- log-probabilities ---- */
-
-static void no_wake(void *arg) { (void)arg; }
-
-/* The largest difference over the reference's best tokens after one position; those that aren't
- * among ours count by the least of ours. */
-static double difference(const json_t *top, const struct engine_logprob *ours) {
-    double worst = 0;
-    for (size_t i = 0; i < TOP; i++) {
-        const json_t *pair = json_array_get(top, i);
-        double want = json_number_value(json_array_get(pair, 1)), got = -99;
-        for (int k = 0; k < ours->n_top; k++)
-            if (ours->top_token[k] == json_integer_value(json_array_get(pair, 0)))
-                got = (double)ours->top_logprob[k];
-        worst = fmax(worst, fabs(got - want));
-    }
-    return worst;
-}
-
-static double run_case(struct engine *g, const json_t *c) {
-    const json_t *tokens = json_object_get(c, "tokens"), *top = json_object_get(c, "top");
-    int n = (int)json_array_size(tokens), compared = 0;
-    int32_t prompt[128];
-    ck_assert_int_le(n, 128);
-    for (int i = 0; i < n; i++)
-        prompt[i] = (int32_t)json_integer_value(json_array_get(tokens, (size_t)i));
-    struct engine_job job = {.prompt = prompt,
-                             .n_prompt = n,
-                             .n_candidates = 1,
-                             .sampling = {.top_p = 1, .repetition_penalty = 1},
-                             .max_tokens = 1,
-                             .logprobs = true,
-                             .n_top_logprobs = 20,
-                             .prompt_logprobs = true,
-                             .n_prompt_top = 20};
-    struct err e = {0};
-    uint64_t id;
-    double worst = 0;
-    ck_assert_msg(engine_submit(g, &job, &id, &e), "%s", e.message);
-    for (bool over = false; !over;) {
-        struct engine_event *ev = engine_poll(g);
-        if (!ev) {
-            nanosleep(&(struct timespec){0, 1000000}, NULL);
-            continue;
-        }
-        for (int i = 1; ev->type == ENGINE_PREFILLED && i < n; i++, compared++)
-            worst = fmax(worst, difference(json_array_get(top, (size_t)i - 1), &ev->logprobs[i]));
-        if (ev->type == ENGINE_ENDED) {
-            worst = fmax(worst, difference(json_array_get(top, (size_t)n - 1), ev->logprobs));
-            compared++;
-        }
-        if (ev->type == ENGINE_JOB_ENDED) ck_assert_int_eq(ev->error.kind, ERR_NONE);
-        over = ev->type == ENGINE_JOB_ENDED;
-        engine_event_free(ev);
-    }
-    ck_assert_int_eq(compared, n);
-    return worst;
-}
 
 /* Weights of these types aren't rounded and activations neither, and the reference's keys and
  * values are of 16 bits as ours are.  fp8 ones become F16, which holds their product with the scale
- * to 11 bits. */
+ * to 11 bits.  YaRN's size goes into the scores here, there into the keys before they are rounded.
+ */
 static void check_logprobs(const char *name, const char *isa) {
-    double tolerance = strstr(name, "fp8") ? 0.03 : 0.01;
+    double tolerance = strstr(name, "fp8") || strstr(name, "yarn") ? 0.03 : 0.01;
     char dir[PATH_BYTES];
     directory(dir, name);
-    json_t *root = reference(name);
+    json_t *root = hf_reference(name);
     struct err e = {0};
     struct engine_options o = {.model_path = dir,
                                .isa = isa,
@@ -116,12 +51,12 @@ static void check_logprobs(const char *name, const char *isa) {
     ck_assert_str_eq(engine_model(g)->chat_template,
                      json_string_value(json_object_get(root, "template")));
     ck_assert_str_eq(engine_model(g)->eos_text, "<|im_end|>");
-    ck_assert_msg(engine_start(g, no_wake, NULL, &e), "%s", e.message);
+    ck_assert_msg(engine_start(g, hf_no_wake, NULL, &e), "%s", e.message);
     double worst = 0;
     const json_t *cases = json_object_get(root, "cases");
     ck_assert_uint_ge(json_array_size(cases), 3);
     for (size_t i = 0; i < json_array_size(cases); i++)
-        worst = fmax(worst, run_case(g, json_array_get(cases, i)));
+        worst = fmax(worst, hf_run_case(g, json_array_get(cases, i)));
     printf("%s, isa %s: log-probabilities within %.5f\n", name, isa, worst);
     ck_assert_msg(worst <= tolerance, "%s: %.5f", name, worst);
     engine_close(g);
@@ -152,7 +87,7 @@ START_TEST(tokens) {
     char dir[PATH_BYTES];
     struct err e = {0};
     directory(dir, names[_i]);
-    json_t *root = reference(names[_i]);
+    json_t *root = hf_reference(names[_i]);
     struct hf *h = hf_open(dir, &e);
     ck_assert_msg(h != NULL, "%s", e.message);
     struct tokenizer *t = tokenizer_new(hf_gguf(h), &e);
@@ -270,7 +205,16 @@ static const struct bad {
     {"tiny-qwen2", "config.json", "\"num_hidden_layers\":2", "\"num_hidden_layers\":1",
      "isn't known for architecture qwen2 with 1 layers"},
     {"tiny-qwen2", "config.json", "\"rope_scaling\":null",
-     "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", "rope scaling \"yarn\""},
+     "\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4}", "rope scaling \"longrope\""},
+    {"tiny-qwen2", "config.json", "\"rope_scaling\":null", "\"rope_scaling\":{\"type\":\"yarn\"}",
+     "factor is missing"},
+    {"tiny-qwen2-yarn", "config.json", "\"factor\":4.0", "\"factor\":0.5",
+     "yarn with a factor of 0.5"},
+    {"tiny-qwen2-yarn", "config.json", "\"factor\":4.0", "\"factor\":4.0,\"beta_fast\":1", "betas"},
+    {"tiny-qwen2-yarn", "config.json", "\"factor\":4.0", "\"factor\":4.0,\"truncate\":false",
+     "\"truncate\""},
+    {"tiny-qwen2-yarn", "config.json", "\"rope_theta\":200.0",
+     "\"rope_theta\":200.0,\"partial_rotary_factor\":0.5", "whole heads"},
     {"tiny-qwen2", "config.json", "\"rope_scaling\":null", "\"rope_scaling\":{\"type\":\"linear\"}",
      "factor is missing"},
     {"tiny-qwen2", "config.json", "\"rope_theta\":1000000.0", "\"rope_theta\":0",
@@ -401,6 +345,29 @@ START_TEST(variants) {
 }
 END_TEST
 
+/* As transformers 5.24 has them (modeling_rope_utils.py, _compute_yarn_parameters). */
+START_TEST(yarn) {
+    static const struct {
+        int pair;
+        double frequency;
+    } want[] = {{0, 1},
+                {1, 0.80503815},
+                {5, 0.32773688},
+                {13, 0.040670037},
+                {14, 0.029540692},
+                {31, 0.0014750855}};
+    struct err e = {0};
+    struct model *m = model_open("tests/vectors/hf/tiny-qwen2-yarn", &e);
+    ck_assert_msg(m != NULL, "%s", e.message);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        ck_assert_msg(fabs((double)m->rope.inv_freq[want[i].pair] / want[i].frequency - 1) < 1e-6,
+                      "pair %d: %.9g", want[i].pair, (double)m->rope.inv_freq[want[i].pair]);
+    ck_assert(fabs((double)m->shape.attention_scale * 8 / (1.138629436 * 1.138629436) - 1) < 1e-6);
+    ck_assert_int_eq(m->shape.context, 256); /* four times the 64 of max_position_embeddings */
+    model_free(m);
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("hf");
     TCase *t = tcase_create("hf");
@@ -409,6 +376,7 @@ int main(void) {
     tcase_add_loop_test(t, tokens, 0, N_NAMES);
     tcase_add_loop_test(t, damaged, 0, (int)(sizeof bad / sizeof *bad));
     tcase_add_test(t, variants);
+    tcase_add_test(t, yarn);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

@@ -146,6 +146,9 @@ TINY = {
                            config=dict(hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=2, eos_token_id=270)),
     "tiny-qwen2": dict(kind="Qwen2", dtype="bfloat16", pre="qwen2", nfc=True, old=True,
                        config=dict(hidden_size=48, intermediate_size=64, num_attention_heads=6, num_key_value_heads=2, eos_token_id=270, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})),
+    "tiny-qwen2-yarn": dict(kind="Qwen2", dtype="bfloat16", pre="qwen2", nfc=True, old=True,
+                            config=dict(hidden_size=64, intermediate_size=32, num_attention_heads=1, num_key_value_heads=1, num_hidden_layers=1, tie_word_embeddings=True, eos_token_id=270, max_position_embeddings=64,
+                                        rope_parameters={"rope_type": "yarn", "rope_theta": 200.0, "factor": 4.0, "original_max_position_embeddings": 64})),
     "tiny-qwen3": dict(kind="Qwen3", dtype="bfloat16", pre="qwen2", nfc=True,
                        config=dict(hidden_size=32, intermediate_size=64, num_attention_heads=3, num_key_value_heads=1, head_dim=64, tie_word_embeddings=True, eos_token_id=270,
                                    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})),
@@ -273,11 +276,14 @@ def main():
     parser.add_argument("--to", help="the directory that is made of it")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--fp8", choices=("rows", "blocks"))
+    parser.add_argument("--only", metavar="NAME", help="this tiny one alone")
     args = parser.parse_args()
     if args.source:
         convert(args.source, args.to, args.dtype, args.fp8)
         return
     for name, t in TINY.items():
+        if args.only and name != args.only:
+            continue
         make_tiny(name, t, os.path.join(HERE, "hf", name))
 
 
