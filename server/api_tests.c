@@ -454,7 +454,8 @@ static void read_tests(struct reader *f, const struct api_request_context *c, co
     read_width(f, q);
     q->job.sampling.greedy_first = reader_bool(f, "greedy_first", true);
     t->score = reader_bool(f, "score", q->on_fail == RACE_FAIL_BEST || q->returns == RACE_BEST);
-    q->job.stop_at_code_end = true;
+    /* Of raw code a fence is a part, inside of a string say. */
+    q->job.stop_at_code_end = t->extract != VERIFIER_EXTRACT_RAW;
     stop_after_function(q);
     /* All of one prompt would be equal. */
     int n_variants = api_request_n_variants(q);

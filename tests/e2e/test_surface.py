@@ -187,7 +187,7 @@ def strict(tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("alice alice-secret\n")
     keys.chmod(0o600)
-    with serving("--engine.context", "1024", "--engine.max_rows", "1", "--server.read_s", "1", "--server.max_connections", "8",
+    with serving("--engine.context", "1024", "--engine.max_rows", "1", "--server.read_s", "3", "--server.max_connections", "8",
                  "--api-key-file", str(keys), "--server.open_metrics", "--log-json", "--log.prompts", model=SMOL) as server:
         server.http.headers["authorization"] = "Bearer alice-secret"
         yield server
@@ -257,3 +257,48 @@ def test_a_deadline_counts_while_waiting_for_a_turn(strict):
             strict.http.delete(f"/v1/races/first-{i}")
         assert [job.result(60).status_code for job in jobs] == [499, 499]
     strict.assert_quiet()
+
+
+# ---- what routers and dashboards read ----
+
+NAMES = """ready uptime_seconds candidates_waiting candidates_running request_seconds_bucket time_to_pass_seconds_bucket
+candidates_to_pass_bucket http_connections http_requests_waiting http_streams http_body_bytes http_requests_total http_responses_total
+http_clients_gone_total http_clients_cut_total races_live races_total races_ended_total candidates_started_total
+candidates_finished_total candidates_stopped_total candidates_cancelled_total candidates_passed_total candidates_duplicate_total
+cancel_seconds_sum cancel_seconds_count cancel_seconds_longest tokens_total verifier_queued verifier_running verifier_workers
+verdicts_total verifier_cpu_seconds_total verifier_wall_seconds_total sandbox_level sandbox_layer jobs_waiting jobs_running kv_blocks
+kv_blocks_free kv_blocks_cached kv_use engine_steps_total engine_rows_total engine_step_seconds_total prompt_tokens_total
+prompt_tokens_cached_total generated_tokens_total rows_per_token memory_bytes op_seconds_total op_bytes_total op_macs_total""".split()
+
+
+def test_the_names_of_metrics(smol):
+    text = smol.http.get("/metrics").text
+    given = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line and line[0] != "#"}
+    assert {f"firstpass_{name}" for name in NAMES} <= given
+    assert {f"vllm:{name}" for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info")} <= given
+    told = {line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    assert all(name in told or name.rsplit("_", 1)[0] in told for name in given)
+    # The machine's roof is measured once the server has been idle for a while.
+    smol.wait_metrics(lambda m: 0 < m.get("firstpass_roofline_share", 0) <= 1, "share of the roofline", 60)
+
+
+def test_routers_see_candidates_not_requests(strict):
+    """One request of 200 candidates, of which an engine with one row runs few at a time."""
+    name = f'{{model_name="{strict.model}"}}'
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        job = pool.submit(strict.post, "/v1/completions", {"prompt": "Once", "n": 200, "max_tokens": 900, "ignore_eos": True},
+                          headers={"x-request-id": "crowd"})
+        m = strict.wait_metrics(lambda m: m[f"vllm:num_requests_running{name}"] > 0, "candidates in flight")
+        assert m[f"vllm:num_requests_waiting{name}"] >= 150 and m["firstpass_races_live"] == 1
+        assert m[f"vllm:kv_cache_usage_perc{name}"] > 0
+        strict.http.delete("/v1/races/crowd")
+        assert job.result(60).status_code == 499
+    strict.assert_quiet()
+
+
+def test_a_refused_body_leaves_the_connection_whole(strict):
+    """Who sends no key may send the rest of its request, and ask again over the same connection."""
+    with httpx.Client(base_url=strict.url, limits=httpx.Limits(max_connections=1)) as client:
+        for _ in range(3):
+            error_of(client.post("/v1/completions", content=b'{"prompt": "' + b"a" * 3_000_000 + b'"}'), 401)
+        assert client.get("/ping").status_code == 200

@@ -661,6 +661,8 @@ START_TEST(defaults_with_tests) {
     ck_assert_int_eq(q.tests.format, VERIFIER_HUMANEVAL);
     ck_assert_int_eq(q.job.max_tokens, 0);
     ck_assert_str_eq(q.tests.prompt, "p");
+    takes(CHAT, tests("\"extract\":\"raw\""));
+    ck_assert(!q.job.stop_at_code_end); /* a fence is a part of raw code */
 }
 END_TEST
 
