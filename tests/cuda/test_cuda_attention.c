@@ -402,11 +402,11 @@ END_TEST
 
 int main(void) {
     if (!cuda_test_can_run()) return 77;
-    TCase *t = tcase_create("cuda attention");
-    tcase_add_loop_test(t, against_double, 0, N_SHAPES * N_PLOTS);
-    tcase_add_loop_test(t, bitwise_equal, 0, N_SHAPES * N_PLOTS);
-    tcase_add_test(t, nothing_beyond_the_position);
-    tcase_add_test(t, copies_in_order);
-    tcase_add_test(t, batch_is_checked);
-    return run_tests(&t, 1, "cuda attention");
+    TCase *t[] = {tcase_create("numbers"), tcase_create("company")};
+    tcase_add_loop_test(t[0], against_double, 0, N_SHAPES * N_PLOTS);
+    tcase_add_test(t[0], nothing_beyond_the_position);
+    tcase_add_test(t[0], copies_in_order);
+    tcase_add_test(t[0], batch_is_checked);
+    tcase_add_loop_test(t[1], bitwise_equal, 0, N_SHAPES * N_PLOTS);
+    return run_tests(t, 2, "cuda attention");
 }
