@@ -10,7 +10,9 @@ void batch_clear(struct batch *b) {
     free(b->table_starts);
     free(b->tables);
     free(b->logit_rows);
+    free(b->draw_of_row);
     free(b->groups);
+    free(b->families);
     free(b->draws);
     *b = (struct batch){0};
 }
@@ -37,23 +39,27 @@ static void reserve_rows(struct batch *b, int n) {
     b->positions = err_realloc(b->positions, c, sizeof *b->positions);
     b->table_of_row = err_realloc(b->table_of_row, c, sizeof *b->table_of_row);
     b->logit_rows = err_realloc(b->logit_rows, c, sizeof *b->logit_rows);
+    b->draw_of_row = err_realloc(b->draw_of_row, c, sizeof *b->draw_of_row);
     b->draws = err_realloc(b->draws, c, sizeof *b->draws);
 }
 
-static int add_table(struct batch *b, const int *table, int n) {
+/* The first n blocks of a table, and `last` behind them where it isn't -1. */
+static int add_table(struct batch *b, const int *table, int n, int last) {
+    int n_all = n + (last >= 0);
     if (b->rows.n_tables + 2 > b->capacity_tables) {
         b->capacity_tables = grown(b->capacity_tables, b->rows.n_tables + 2);
         b->table_starts =
             err_realloc(b->table_starts, (size_t)b->capacity_tables, sizeof *b->table_starts);
     }
-    if (b->n_table_entries + n > b->capacity_table_entries) {
-        b->capacity_table_entries = grown(b->capacity_table_entries, b->n_table_entries + n);
+    if (b->n_table_entries + n_all > b->capacity_table_entries) {
+        b->capacity_table_entries = grown(b->capacity_table_entries, b->n_table_entries + n_all);
         b->tables = err_realloc(b->tables, (size_t)b->capacity_table_entries, sizeof *b->tables);
     }
     for (int i = 0; i < n; i++)
         b->tables[b->n_table_entries + i] = table[i];
+    if (last >= 0) b->tables[b->n_table_entries + n] = last;
     b->table_starts[b->rows.n_tables] = b->n_table_entries;
-    b->n_table_entries += n;
+    b->n_table_entries += n_all;
     b->table_starts[b->rows.n_tables + 1] = b->n_table_entries;
     return b->rows.n_tables++;
 }
@@ -83,13 +89,13 @@ static void prompt_draws(struct batch *b, struct job *j, int first_row, int n) {
     for (int i = 0; i < n; i++) {
         b->logit_rows[b->rows.n_logits] = first_row + i;
         b->draws[b->n_draws++] = (struct batch_draw){
-            .logit_row = b->rows.n_logits++, .job = j, .position = j->cached + i + 1};
+            .logit_row = b->rows.n_logits++, .member = -1, .job = j, .position = j->cached + i + 1};
     }
 }
 
 void batch_prompt(struct batch *b, struct job *j, int n) {
     reserve_rows(b, n);
-    int table = add_table(b, j->table, j->n_blocks);
+    int table = add_table(b, j->table, j->n_blocks, -1);
     int first = b->rows.n_rows;
     for (int i = 0; i < n; i++) {
         b->tokens[first + i] = j->spec.prompt[j->cached + i];
@@ -108,7 +114,7 @@ void batch_branch(struct batch *b, struct branch *branch, int n, const int32_t *
     bool draws = branch->cached + n == branch_length(branch);
     BUG_ON(n_guesses && !draws);
     reserve_rows(b, n + n_guesses);
-    int table = add_table(b, branch->table, branch->n_blocks);
+    int table = add_table(b, branch->table, branch->n_blocks, -1);
     int first = b->rows.n_rows;
     for (int i = 0; i < n + n_guesses; i++) {
         b->tokens[first + i] = i < n ? branch_token(branch, branch->cached + i) : guesses[i - n];
@@ -120,13 +126,32 @@ void batch_branch(struct batch *b, struct branch *branch, int n, const int32_t *
                  job_prompt_goal(branch->job) / KERNELS_BLOCK);
     for (int i = 0; draws && i <= n_guesses; i++) {
         b->logit_rows[b->rows.n_logits] = first + n - 1 + i;
-        b->draws[b->n_draws++] =
-            (struct batch_draw){.branch = branch, .logit_row = b->rows.n_logits++, .ahead = i};
+        b->draws[b->n_draws++] = (struct batch_draw){
+            .branch = branch, .logit_row = b->rows.n_logits++, .ahead = i, .member = -1};
     }
 }
 
-int32_t batch_guess(const struct batch *b, int i) {
-    return b->tokens[b->logit_rows[b->draws[i].logit_row]];
+void batch_family(struct batch *b, struct branch *branch, int parity) {
+    int n = branch->n_members, first = b->rows.n_rows, at = branch_length(branch);
+    reserve_rows(b, n);
+    if (b->rows.n_families == b->capacity_families) {
+        b->capacity_families = grown(b->capacity_families, b->rows.n_families + 1);
+        b->families = err_realloc(b->families, (size_t)b->capacity_families, sizeof *b->families);
+    }
+    b->families[b->rows.n_families++] = (struct kernels_family){first, n};
+    for (int i = 0; i < n; i++) {
+        int r = first + i, n_full = at / KERNELS_BLOCK;
+        b->tokens[r] = 0;
+        b->positions[r] = at;
+        b->draw_of_row[r] = branch->members[i].draw[parity];
+        b->table_of_row[r] = i ? add_table(b, branch->table, n_full, branch->members[i].block)
+                               : add_table(b, branch->table, branch->n_blocks, -1);
+        b->logit_rows[b->rows.n_logits] = r;
+        b->draws[b->n_draws++] = (struct batch_draw){
+            .branch = branch, .logit_row = b->rows.n_logits++, .ahead = 1, .member = i};
+    }
+    b->rows.n_rows += n;
+    add_to_group(b, branch->job, first, n, job_prompt_goal(branch->job) / KERNELS_BLOCK);
 }
 
 const struct kernels_batch *batch_rows(struct batch *b) {
@@ -137,5 +162,7 @@ const struct kernels_batch *batch_rows(struct batch *b) {
     b->rows.table_of_row = b->table_of_row;
     b->rows.groups = b->groups;
     b->rows.logit_rows = b->logit_rows;
+    b->rows.families = b->families;
+    b->rows.draws = b->draw_of_row;
     return &b->rows;
 }

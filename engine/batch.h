@@ -12,7 +12,9 @@
 struct batch_draw {        /* one row that gives logits */
     struct branch *branch; /* whose row it is; NULL: a row of a prompt */
     int logit_row;
-    int ahead;       /* guessed tokens that its history has after the branch's own */
+    int ahead;  /* tokens that its history has after the branch's own: guessed or being drawn */
+    int member; /* the one that it is for; -1: all of them */
+    int first;  /* its first draw among those of the step, as sampler_prepare() says */
     struct job *job; /* of a prompt's row: whose token at `position` is to be told about */
     int position;
 };
@@ -21,8 +23,11 @@ struct batch {
     struct kernels_batch rows; /* points into the arrays below */
     int capacity_rows, capacity_tables, capacity_groups, n_table_entries, capacity_table_entries;
     int32_t *tokens, *positions, *table_of_row, *table_starts, *tables, *logit_rows; /* owned */
-    struct kernels_group *groups;                                                    /* owned */
-    struct batch_draw *draws;                                                        /* owned */
+    int32_t *draw_of_row;            /* owned: of families' rows */
+    struct kernels_group *groups;    /* owned */
+    struct kernels_family *families; /* owned */
+    int capacity_families;
+    struct batch_draw *draws; /* owned */
     int n_draws;
     const struct job
         *group_job; /* the job that the last group belongs to, while its branches are added */
@@ -36,8 +41,13 @@ void batch_prompt(struct batch *, struct job *, int n);
  * then a row and a draw for each of n_guesses guessed tokens that may follow; the table holds them.
  */
 void batch_branch(struct batch *, struct branch *, int n, const int32_t *guesses, int n_guesses);
-/* Of draw i: the guessed token that its row computes (ahead > 0). */
-int32_t batch_guess(const struct batch *, int i);
+/* Rows for the position after the branch's last, one for each member, whose token is its draw in
+ * the running step of this parity: a family.  The first goes on in the branch's table, the others
+ * in the block that they have for it. */
+void batch_family(struct batch *, struct branch *, int parity);
+static inline int batch_n_members(const struct batch_draw *d) {
+    return d->member >= 0 ? 1 : d->branch->n_members;
+}
 /* The finished batch; borrowed until the next reset. */
 const struct kernels_batch *batch_rows(struct batch *);
 

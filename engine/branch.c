@@ -63,7 +63,8 @@ struct branch *branch_new(struct job *j, int first, int n, uint64_t age) {
     b->parked = true;
     b->members = err_alloc((size_t)n, sizeof *b->members);
     for (int i = first; i < first + n; i++)
-        if (!job_handle_candidate_cancelled(j->handle, i)) b->members[b->n_members++] = i;
+        if (!job_handle_candidate_cancelled(j->handle, i))
+            b->members[b->n_members++] = (struct branch_member){i, {-1, -1}, -1};
     set_capacity(b, first_capacity(&j->spec));
     stop_init(&b->stop, &j->rules);
     if (j->spec.lead_len) stop_lead(&b->stop, j->spec.lead, j->spec.lead_len);
@@ -72,7 +73,15 @@ struct branch *branch_new(struct job *j, int first, int n, uint64_t age) {
     return b;
 }
 
+void branch_give_back(struct branch *b, struct kv_pool *pool) {
+    for (int i = 0; i < b->n_members; i++) {
+        if (b->members[i].block >= 0) kv_unref(pool, b->members[i].block);
+        b->members[i].block = -1;
+    }
+}
+
 void branch_free(struct branch *b, struct kv_pool *pool) {
+    branch_give_back(b, pool);
     branch_park(b, pool);
     list_remove(&b->in_job);
     stop_clear(&b->stop);
@@ -162,24 +171,25 @@ void branch_drop_cancelled(struct branch *b, void (*gone)(void *arg, struct bran
                            void *arg) {
     int kept = 0;
     for (int i = 0; i < b->n_members; i++) {
-        int index = b->members[i];
-        if (job_handle_candidate_cancelled(b->job->handle, index))
-            gone(arg, b, index);
+        struct branch_member m = b->members[i];
+        if (job_handle_candidate_cancelled(b->job->handle, m.index))
+            gone(arg, b, m.index);
         else
-            b->members[kept++] = index;
+            b->members[kept++] = m;
     }
     b->n_members = kept;
 }
 
-static void leave(struct branch *b, const int *indices, int n) {
-    int kept = 0, next = 0;
+/* Members move to another branch, which has none. */
+static void leave(struct branch *b, const int *indices, int n, struct branch *to) {
+    int kept = 0;
     for (int i = 0; i < b->n_members; i++) {
-        if (next < n && b->members[i] == indices[next])
-            next++;
+        if (to->n_members < n && b->members[i].index == indices[to->n_members])
+            to->members[to->n_members++] = b->members[i];
         else
             b->members[kept++] = b->members[i];
     }
-    BUG_ON(next != n);
+    BUG_ON(to->n_members != n);
     b->n_members = kept;
 }
 
@@ -214,11 +224,15 @@ struct branch *branch_fork(struct branch *b, const int *indices, int n, uint64_t
     f->served = b->served;
     f->parked = true;
     f->members = err_alloc((size_t)n, sizeof *f->members);
-    memcpy(f->members, indices, (size_t)n * sizeof *indices);
-    f->n_members = n;
-    leave(b, indices, n);
+    leave(b, indices, n, f);
     copy_history(f, b);
-    if (!adopt(f, pool, b->table, b->cached, copy, arg)) {
+    if (f->members[0].block >= 0) {
+        share_blocks(f, pool, b->table, b->cached / KERNELS_BLOCK);
+        push_block(f, f->members[0].block);
+        f->members[0].block = -1;
+        f->cached = b->cached;
+        f->parked = false;
+    } else if (!adopt(f, pool, b->table, b->cached, copy, arg)) {
         /* No block for the partial one: keep the full ones and compute the rest again. */
         bool done = adopt(f, pool, b->table, b->cached / KERNELS_BLOCK * KERNELS_BLOCK, copy, arg);
         BUG_ON(!done);

@@ -11,16 +11,27 @@
 #ifndef ENGINE_BRANCH_H
 #define ENGINE_BRANCH_H
 
+#include "engine/guess.h"
 #include "engine/job.h"
 #include "engine/tokenizer.h"
 
+/* A candidate of a branch, and what steps that are still running do for it. */
+struct branch_member {
+    int index;
+    int draw[2]; /* its draw, of the step with this parity, that hasn't been collected; -1: none */
+    int block;   /* where a branch of its own goes on if its token is none of those before it in a
+                    running step; owned; -1: none */
+};
+
 struct branch {
     struct list in_job;
-    struct job *job; /* borrowed */
-    uint64_t age;    /* order of start */
-    uint64_t served; /* step of its last row */
-    int *members;    /* owned: indices of candidates, ascending */
+    struct job *job;               /* borrowed */
+    uint64_t age;                  /* order of start */
+    uint64_t served;               /* step of its last row */
+    struct branch_member *members; /* owned: ascending by index */
     int n_members;
+    int32_t guesses[GUESS_MOST]; /* of what it draws next, drawn after in the running step */
+    int n_guesses;
     int32_t *tokens; /* owned: drawn since the prompt */
     int n_tokens, capacity;
     float *logprobs;     /* owned [capacity], where the job asks for log-probabilities */
@@ -65,10 +76,13 @@ bool branch_grow(struct branch *, struct kv_pool *, int n_positions);
 void branch_drop_cancelled(struct branch *, void (*gone)(void *arg, struct branch *, int index),
                            void *arg);
 /* A branch with the same history for the members in `indices` (which leave this one).  Where no
- * block is free for the partial one, the fork computes it again. */
+ * block is free for the partial one, the fork computes it again.  Where the first of them has a
+ * block to go on in, a running step has copied there what is to be copied. */
 struct branch *branch_fork(struct branch *, const int *indices, int n, uint64_t age,
                            struct kv_pool *, void (*copy)(void *arg, int to, int from, int n),
                            void *arg);
+/* Gives the blocks back that members were to go on in. */
+void branch_give_back(struct branch *, struct kv_pool *);
 /* Appends a drawn token: text, counts, and whether the branch is over. */
 void branch_append(struct branch *, const struct kernels_drawn *, const struct tokenizer *,
                    int context);

@@ -18,12 +18,33 @@ enum {
        step to so many times the knee's rows. */
     LONG_GUESS = 8,
     WIDE = 4,
+    LOOK_AGAIN = 32, /* steps that follow before guesses are looked for again */
+};
+/* Right guesses for each branch of a step, from which on knowing the draws is worth more than what
+ * the device gains by not waiting for the host. */
+static const double GUESSES_WORTH = 0.125;
+
+/* A step whose draws haven't been collected. */
+struct flight {
+    bool there;
+    bool followable; /* the next step can be planned before its draws are known */
+    int parity;      /* of struct branch_member.draw */
+    int n_rows;      /* computed; those of families as far as they are known */
+    int n_draws, n_prompt_draws;
+    int n_looked; /* branches that guesses were looked for */
+    double begun;
 };
 
 struct decode {
     struct decode_options o;
     struct kv_pool *pool; /* owned */
     struct step *step;    /* owned */
+    bool overlap;         /* steps follow steps whose draws aren't known */
+    struct flight flight; /* the step that runs, or is the last to have been queued */
+    struct flight next;   /* the one that follows it, until it is collected */
+    double collected;     /* when a step was, last */
+    double guess_rate;    /* right guesses for each branch of a step, lately */
+    int n_followed;       /* steps since guesses were looked for */
     struct batch batch;
     struct sampler sampler;
     struct list jobs; /* struct job.in_engine, oldest first */
@@ -47,6 +68,8 @@ struct decode *decode_new(const struct decode_options *o, struct err *e) {
     struct decode *d = err_alloc(1, sizeof *d);
     d->o = *o;
     d->auto_width = 1;
+    d->overlap = !o->no_overlap && (m->kernels->overlaps || o->always_overlap);
+    d->guess_rate = 1;
     list_init(&d->jobs);
     d->pool = kv_pool_new(plan->n_blocks);
     struct kernels_kv_shape kv = {s->n_layers, s->n_kv_heads, s->head_dim, plan->n_blocks};
@@ -98,7 +121,7 @@ int decode_jobs(const struct decode *d) { return d->n_jobs; }
 static void end_branch(struct decode *d, struct branch *b, enum engine_reason why) {
     struct job *j = b->job;
     for (int i = 0; i < b->n_members; i++)
-        send(d, event_ended(b, b->members[i], why));
+        send(d, event_ended(b, b->members[i].index, why));
     j->in_flight -= b->n_members;
     bool of_use = j->in_flight || job_waiting(j); /* to siblings */
     if (b->over && of_use && !d->o.no_guessing) job_keep_text(j, b->tokens, b->n_tokens);
@@ -118,6 +141,7 @@ static void end_job(struct decode *d, struct job *j, enum engine_reason why,
 void decode_fail_all(struct decode *d, const struct err *error) {
     LIST_EACH_SAFE(it, &d->jobs)
     end_job(d, LIST_ITEM(it, struct job, in_engine), ENGINE_FAILED, error);
+    d->flight = d->next = (struct flight){0};
 }
 
 static void member_gone(void *arg, struct branch *b, int index) {
@@ -150,6 +174,18 @@ static void end_finished_jobs(struct decode *d) {
     }
 }
 
+/* ---- the running step ---- */
+
+/* Whether the branch's next token is being drawn. */
+static bool is_drawn(const struct decode *d, const struct branch *b) {
+    return d->flight.there && b->members[0].draw[d->flight.parity] >= 0;
+}
+
+/* Whether the next token is the branch's last, whatever it is. */
+static bool ends_next(const struct decode *d, const struct branch *b) {
+    return b->n_tokens + 1 >= b->job->spec.max_tokens || branch_length(b) + 1 >= d->o.plan->context;
+}
+
 /* ---- the scheduler's view ---- */
 
 static void reserve_view(struct decode *d, int n_jobs, int n_branches) {
@@ -168,12 +204,14 @@ static void reserve_view(struct decode *d, int n_jobs, int n_branches) {
 }
 
 static void view_branch(struct decode *d, struct branch *b, int job) {
+    bool drawn = is_drawn(d, b);
+    if (drawn && ends_next(d, b)) return;
     reserve_view(d, 0, d->n_view_branches + 1);
     d->branch_at[d->n_view_branches] = b;
     d->view_branches[d->n_view_branches++] = (struct scheduler_branch){
         .job = job,
         .parked = b->parked,
-        .length = branch_length(b),
+        .length = branch_length(b) + drawn,
         .cached = b->cached,
         .blocks = b->n_blocks,
         .private_blocks = branch_private_blocks(b, d->pool),
@@ -268,7 +306,7 @@ static void start_candidates(struct decode *d, struct job *j, int n) {
         }
         j->in_flight += b->n_members;
         for (int i = 0; i < b->n_members; i++)
-            send(d, event_plain(ENGINE_STARTED, j, b->members[i], NULL));
+            send(d, event_plain(ENGINE_STARTED, j, b->members[i].index, NULL));
         /* Where no block is free it stays parked, and comes back as any parked branch does. */
         branch_unpark(b, d->pool, copy_block, d);
     }
@@ -295,7 +333,7 @@ static int guess(struct decode *d, struct branch *b, int few, int many, int32_t 
     const struct engine_job *s = &b->job->spec;
     int length = branch_length(b), most = many;
     /* Penalties change with each token drawn; nothing is drawn beyond the end. */
-    if (d->o.no_guessing || job_has_penalties(b->job)) return 0;
+    if (job_has_penalties(b->job)) return 0;
     if (most > GUESS_MOST) most = GUESS_MOST;
     if (most > s->max_tokens - b->n_tokens - 1) most = s->max_tokens - b->n_tokens - 1;
     if (most > d->o.plan->context - length - 1) most = d->o.plan->context - length - 1;
@@ -328,17 +366,40 @@ static int guess_room(const struct scheduler_budget *budget, int planned, int ti
     return most > planned ? most - planned : 0;
 }
 
-/* Decides this turn's rows, takes their blocks and fills the batch. */
-static void fill_batch(struct decode *d) {
-    fill_view(d);
-    struct scheduler_budget room = budget(d);
-    scheduler_rows(d->view_jobs, d->n_view_jobs, d->view_branches, d->n_view_branches, &room);
+/* Whether the planned step may follow the running one: nothing has to make way for it, which is
+ * decided with all draws known, and rows for all candidates that may part cost little more than for
+ * those that are sure to. */
+static bool is_cheap(const struct decode *d, const struct scheduler_budget *budget, int planned) {
+    int most = planned;
+    for (int i = 0; i < d->n_view_jobs; i++)
+        if (d->view_jobs[i].drop_prompt) return false;
+    for (int i = 0; i < d->n_view_branches; i++) {
+        if (d->view_branches[i].park) return false;
+        if (d->view_branches[i].rows && is_drawn(d, d->branch_at[i]))
+            most += d->branch_at[i]->n_members - 1;
+    }
+    if (most > budget->max_rows + budget->prefill_chunk) return false;
+    if (kv_free(d->pool) < most - planned + d->n_view_branches) return false;
+    return d->o.always_overlap || most <= guess_room(budget, 0, 1) || 4 * most <= 5 * planned;
+}
+
+/* Blocks for the position after the next token, for each member that may have one of its own. */
+static bool take_blocks(struct decode *d, struct branch *b) {
+    bool ok = branch_grow(b, d->pool, branch_length(b) + 1);
+    for (int i = 1; ok && i < b->n_members; i++)
+        ok = (b->members[i].block = kv_alloc(d->pool)) >= 0;
+    if (!ok) branch_give_back(b, d->pool);
+    return ok;
+}
+
+static void make_way(struct decode *d) {
     for (int i = 0; i < d->n_view_branches; i++)
         if (d->view_branches[i].park) branch_park(d->branch_at[i], d->pool);
     for (int i = 0; i < d->n_view_jobs; i++)
         if (d->view_jobs[i].drop_prompt) job_drop_prompt(d->job_at[i], d->pool);
+}
 
-    batch_reset(&d->batch);
+static void fill_prompts(struct decode *d) {
     for (int i = 0; i < d->n_view_jobs; i++) {
         int rows = d->view_jobs[i].rows;
         struct job *j = d->job_at[i];
@@ -348,24 +409,52 @@ static void fill_batch(struct decode *d) {
         }
         batch_prompt(&d->batch, j, rows);
     }
-    int planned = planned_rows(d);
-    int few = guess_room(&room, planned, 1), many = guess_room(&room, planned, WIDE);
+}
+
+static void fill_branches(struct decode *d, int few, int many) {
     for (int i = 0; i < d->n_view_branches; i++) {
-        int rows = d->view_branches[i].rows, n_guesses = 0;
-        int32_t guesses[GUESS_MOST];
+        int rows = d->view_branches[i].rows;
         struct branch *b = d->branch_at[i];
-        if (!rows || !branch_grow(b, d->pool, b->cached + rows)) {
+        if (rows && is_drawn(d, b) && take_blocks(d, b)) {
+            batch_family(&d->batch, b, d->flight.parity);
+            continue;
+        }
+        if (!rows || is_drawn(d, b) || !branch_grow(b, d->pool, b->cached + rows)) {
             d->view_branches[i].rows = 0;
             continue;
         }
         int left = d->n_view_branches - i;
-        if (many && b->cached + rows == branch_length(b))
-            n_guesses = guess(d, b, divide_up(few, left), divide_up(many, left), guesses);
-        few = n_guesses < few ? few - n_guesses : 0;
-        many -= n_guesses;
-        d->stats.guessed_rows += (uint64_t)n_guesses;
-        batch_branch(&d->batch, b, rows, guesses, n_guesses);
+        b->n_guesses = 0;
+        if (many && b->cached + rows == branch_length(b)) {
+            b->n_guesses = guess(d, b, divide_up(few, left), divide_up(many, left), b->guesses);
+            d->next.n_looked++;
+        }
+        few = b->n_guesses < few ? few - b->n_guesses : 0;
+        many -= b->n_guesses;
+        d->stats.guessed_rows += (uint64_t)b->n_guesses;
+        batch_branch(&d->batch, b, rows, b->guesses, b->n_guesses);
     }
+}
+
+/* Decides the next step's rows, takes their blocks and fills the batch; false where there are none,
+ * or where it should wait for the draws of the running step. */
+static bool fill_batch(struct decode *d) {
+    fill_view(d);
+    struct scheduler_budget room = budget(d);
+    scheduler_rows(d->view_jobs, d->n_view_jobs, d->view_branches, d->n_view_branches, &room);
+    int planned = planned_rows(d), few = 0, many = 0;
+    d->next = (struct flight){.parity = 1 - d->flight.parity};
+    if (d->flight.there) {
+        if (!is_cheap(d, &room, planned)) return false;
+    } else {
+        make_way(d);
+        few = guess_room(&room, planned, 1);
+        many = d->o.no_guessing ? 0 : guess_room(&room, planned, WIDE);
+    }
+    batch_reset(&d->batch);
+    fill_prompts(d);
+    fill_branches(d, few, many);
+    return batch_rows(&d->batch)->n_rows > 0;
 }
 
 /* Told to LOOP; before the events of what was drawn from them. */
@@ -379,18 +468,29 @@ static void stream_text(struct decode *d, struct branch *b) {
     size_t len;
     const char *text = stop_show(&b->stop, &len);
     for (int i = 0; i < b->n_members; i++)
-        send(d, event_text(b, b->members[i], text, len));
+        send(d, event_text(b, b->members[i].index, text, len));
     b->sent_tokens = b->n_tokens;
 }
 
-/* False where that was the branch's end. */
-static bool append(struct decode *d, struct branch *b, const struct kernels_drawn *drawn) {
+/* The branch draws what its members in the step of this parity drew.  False where that was its
+ * end. */
+static bool append(struct decode *d, struct branch *b, const struct kernels_drawn *drawn,
+                   int parity) {
+    bool follows = b->members[0].draw[1 - parity] >= 0; /* the step that runs has a row of it */
     branch_append(b, drawn, d->o.tokenizer, d->o.plan->context);
+    branch_give_back(b, d->pool);
+    d->next.n_rows += follows;
     d->stats.generated_tokens += (uint64_t)b->n_members;
     atomic_fetch_add_explicit(&b->job->handle->generated, b->n_members, memory_order_relaxed);
     stream_text(d, b);
     bool over = b->over;
-    if (over) end_branch(d, b, b->ended);
+    if (over) {
+        d->stats.surplus_rows += follows;
+        end_branch(d, b, b->ended);
+    } else if (follows) {
+        b->cached++;
+        count_rows(b, 1);
+    }
     return !over;
 }
 
@@ -398,13 +498,14 @@ static bool append(struct decode *d, struct branch *b, const struct kernels_draw
  * drew `guess` stay, or those that agree with the first where none did; each other token's members
  * fork off.  Returns whether the branch goes on from `guess`; slots are then those of who stayed.
  */
-static bool settle_position(struct decode *d, struct branch *b, const struct kernels_drawn *drawn,
-                            int *slots, int32_t guess) {
+static bool settle_position(struct decode *d, struct branch *b, int parity,
+                            const struct kernels_drawn *drawn, int *slots, int32_t guess) {
     int n = b->n_members, n_stay = 0;
     int *same = err_alloc((size_t)n, sizeof *same);
     int *members = err_alloc((size_t)n, sizeof *members);
     bool *settled = err_alloc((size_t)n, sizeof *settled);
-    memcpy(members, b->members, (size_t)n * sizeof *members);
+    for (int i = 0; i < n; i++)
+        members[i] = b->members[i].index;
     const struct kernels_drawn *stay = &drawn[slots[0]];
     for (int i = 1; i < n && stay->token != guess; i++)
         if (drawn[slots[i]].token == guess) stay = &drawn[slots[i]];
@@ -422,60 +523,41 @@ static bool settle_position(struct decode *d, struct branch *b, const struct ker
             same[n_same++] = members[k];
         }
         struct branch *f = branch_fork(b, same, n_same, d->next_age++, d->pool, copy_block, d);
-        append(d, f, own);
+        append(d, f, own, parity);
     }
     bool goes_on = stay->token == guess;
-    goes_on = append(d, b, stay) && goes_on;
+    goes_on = append(d, b, stay, parity) && goes_on;
     free(same);
     free(members);
     free(settled);
     return goes_on;
 }
 
-/* The draws of one branch, of which the first is batch draw `first`: position by position, as long
- * as the guesses are right.  `drawn` has those of all members for each position.  Returns how many
- * batch draws that were. */
-static int settle_branch(struct decode *d, int first, const struct kernels_drawn *drawn) {
-    const struct batch_draw *at = &d->batch.draws[first];
-    struct branch *b = at->branch;
-    int n = b->n_members, n_positions = 1;
-    while (first + n_positions < d->batch.n_draws && at[n_positions].ahead)
-        n_positions++;
+/* The draws of one branch in the step of this parity: position by position, as long as the guesses
+ * are right.  Those after a guess lie behind those of all members before it. */
+static void settle_branch(struct decode *d, struct branch *b, int parity,
+                          const struct kernels_drawn *drawn) {
+    int n = b->n_members, n_guesses = b->n_guesses;
+    int32_t guesses[GUESS_MOST];
+    memcpy(guesses, b->guesses, sizeof guesses);
+    b->n_guesses = 0;
     int *slots = err_alloc((size_t)n, sizeof *slots);
-    for (int i = 0; i < n; i++)
-        slots[i] = i;
-    for (int p = 0; p < n_positions; p++) {
-        int32_t guess = p + 1 < n_positions ? batch_guess(&d->batch, first + p + 1) : -1;
-        if (!settle_position(d, b, drawn + (size_t)p * (size_t)n, slots, guess)) break;
+    for (int i = 0; i < n; i++) {
+        slots[i] = b->members[i].draw[parity];
+        b->members[i].draw[parity] = -1;
+    }
+    for (int p = 0; p <= n_guesses; p++) {
+        int32_t expected = p < n_guesses ? guesses[p] : -1;
+        if (!settle_position(d, b, parity, drawn + (size_t)p * (size_t)n, slots, expected)) break;
         b->cached++; /* the guess's row is one of its own now */
         count_rows(b, 1);
         d->stats.guessed_right++;
     }
     free(slots);
-    return n_positions;
 }
 
-static bool draw(struct decode *d, struct err *e) {
-    sampler_prepare(&d->sampler, &d->batch, d->o.tokenizer);
-    if (!d->sampler.draws.n_draws) return true;
-    if (!step_draw(d->step, &d->sampler.draws, d->sampler.drawn, e)) return false;
-    const struct kernels_drawn *drawn = d->sampler.drawn;
-    for (int i = 0; i < d->batch.n_draws;) {
-        const struct batch_draw *at = &d->batch.draws[i];
-        if (!at->branch) {
-            job_keep_logprob(at->job, at->position, drawn++);
-            i++;
-            continue;
-        }
-        int n = at->branch->n_members;
-        int n_positions = settle_branch(d, i, drawn);
-        drawn += (size_t)n * (size_t)n_positions;
-        i += n_positions;
-    }
-    return true;
-}
-
-/* The rows are computed: their positions count as cached from here on. */
+/* The rows are queued: their positions count as cached from here on; those of families, once it is
+ * known whose they are. */
 static void advance(struct decode *d) {
     for (int i = 0; i < d->n_view_jobs; i++) {
         struct job *j = d->job_at[i];
@@ -484,17 +566,101 @@ static void advance(struct decode *d) {
         job_publish(j, d->pool);
     }
     for (int i = 0; i < d->n_view_branches; i++) {
+        struct branch *b = d->branch_at[i];
         if (!d->view_branches[i].rows) continue;
-        d->branch_at[i]->cached += d->view_branches[i].rows;
-        d->branch_at[i]->served = d->turn;
-        count_rows(d->branch_at[i], d->view_branches[i].rows);
+        b->served = d->turn;
+        if (is_drawn(d, b)) continue;
+        b->cached += d->view_branches[i].rows;
+        count_rows(b, d->view_branches[i].rows);
+        d->next.n_rows += d->view_branches[i].rows + b->n_guesses;
+    }
+    for (int i = 0; i < d->n_view_jobs; i++)
+        d->next.n_rows += d->view_jobs[i].rows;
+}
+
+/* Whose draws are which, and whether what follows can be planned without them: not after guesses,
+ * which decide how far a branch gets, nor where penalties change with each token. */
+static void note_draws(struct decode *d, struct flight *f) {
+    f->followable = true;
+    f->n_draws = d->sampler.draws.n_draws;
+    for (int i = 0; i < d->batch.n_draws; i++) {
+        const struct batch_draw *at = &d->batch.draws[i];
+        struct branch *b = at->branch;
+        f->n_prompt_draws += !b;
+        if (!b || job_has_penalties(b->job) || b->n_guesses) f->followable = false;
+        if (!b || (at->ahead && at->member < 0)) continue;
+        for (int k = 0; k < batch_n_members(at); k++)
+            b->members[at->member < 0 ? k : at->member].draw[f->parity] = at->first + k;
     }
 }
 
-/* Prompts whose last rows this turn computed, and drew for. */
+/* Queues the step that the batch holds. */
+static bool launch(struct decode *d, struct err *e) {
+    struct flight *f = &d->next;
+    sampler_prepare(&d->sampler, &d->batch, d->o.tokenizer);
+    f->there = true;
+    f->begun = clock_seconds();
+    if (!step_forward(d->step, batch_rows(&d->batch), e)) return false;
+    advance(d);
+    if (d->sampler.draws.n_draws) step_draw(d->step, &d->sampler.draws);
+    note_draws(d, f);
+    d->stats.steps_ahead += d->flight.there;
+    d->n_followed = d->flight.there ? d->n_followed + 1 : 0;
+    return true;
+}
+
+/* Prompts that are computed; of those whose log-probabilities are told, no step may still run. */
 static void announce(struct decode *d) {
-    for (int i = 0; i < d->n_view_jobs; i++)
-        if (d->view_jobs[i].rows) announce_prefilled(d, d->job_at[i]);
+    LIST_EACH(it, &d->jobs) {
+        struct job *j = LIST_ITEM(it, struct job, in_engine);
+        if (!j->prompt_logprobs || !d->next.there) announce_prefilled(d, j);
+    }
+}
+
+static void note_guesses(struct decode *d, const struct flight *f, uint64_t right) {
+    if (!f->n_looked) return;
+    d->guess_rate += 0.1 * ((double)right / f->n_looked - d->guess_rate);
+}
+
+/* Waits for the draws of the oldest step that runs, and settles them. */
+static bool collect(struct decode *d, struct err *e) {
+    struct flight f = d->flight;
+    const struct kernels_drawn *drawn = d->sampler.drawn;
+    uint64_t right = d->stats.guessed_right;
+    if (f.n_draws && !step_collect(d->step, d->sampler.drawn, f.n_draws, e)) return false;
+    d->flight = (struct flight){.parity = f.parity};
+    for (int i = 0; f.n_prompt_draws && i < d->batch.n_draws; i++) {
+        const struct batch_draw *at = &d->batch.draws[i];
+        if (!at->branch) job_keep_logprob(at->job, at->position, &drawn[at->first]);
+    }
+    LIST_EACH(it, &d->jobs) {
+        struct job *j = LIST_ITEM(it, struct job, in_engine);
+        LIST_EACH_SAFE(bt, &j->branches) {
+            struct branch *b = LIST_ITEM(bt, struct branch, in_job);
+            if (b->members[0].draw[f.parity] >= 0) settle_branch(d, b, f.parity, drawn);
+        }
+    }
+    announce(d);
+    note_guesses(d, &f, d->stats.guessed_right - right);
+    double now = clock_seconds(), since = f.begun > d->collected ? f.begun : d->collected;
+    d->stats.steps++;
+    d->stats.rows += (uint64_t)f.n_rows;
+    d->stats.step_seconds += now - since;
+    d->collected = now;
+    return true;
+}
+
+/* Whether the step after the running one is best planned before the draws of that are known.  Where
+ * there is room for guesses and they are often right, it isn't: a right one saves a whole step, and
+ * to look for it takes the tokens before it. */
+static bool may_follow(const struct decode *d) {
+    const struct flight *f = &d->flight;
+    const struct kernels *k = d->o.model->kernels;
+    if (!d->overlap || !f->followable || (f->n_draws && !k->can_follow(d->o.model->device)))
+        return false;
+    struct scheduler_budget room = budget(d);
+    if (d->o.always_overlap || d->o.no_guessing || !guess_room(&room, f->n_rows, WIDE)) return true;
+    return d->guess_rate < GUESSES_WORTH && d->n_followed < LOOK_AGAIN;
 }
 
 /* A turn without rows is fine once (blocks were given back for the next); many in a row mean that
@@ -510,40 +676,43 @@ static void note_stall(struct decode *d) {
     d->stalled = 0;
 }
 
-bool decode_turn(struct decode *d, struct err *e) {
+static bool turn(struct decode *d, struct err *e) {
+    if (d->flight.there && !may_follow(d) && !collect(d, e)) return false;
     drop_cancelled(d);
     end_finished_jobs(d);
-    if (!d->n_jobs) return true;
+    if (!d->n_jobs) return !d->flight.there || collect(d, e);
     d->turn++;
     admit(d);
-    fill_batch(d);
-    const struct kernels_batch *rows = batch_rows(&d->batch);
-    if (!rows->n_rows) {
+    bool some = fill_batch(d), ran = d->flight.there;
+    if (some && !launch(d, e)) return false;
+    if (ran && !collect(d, e)) return false;
+    if (!some && !ran)
         note_stall(d);
-        return true;
-    }
-    d->stalled = 0;
-    double begun = clock_seconds();
-    bool ok = step_forward(d->step, rows, e);
-    if (ok) {
-        advance(d);
-        ok = draw(d, e);
-    }
-    if (ok) announce(d);
-    if (!ok) {
-        decode_fail_all(d, e);
-        return false;
-    }
-    d->stats.steps++;
-    d->stats.rows += (uint64_t)rows->n_rows;
-    d->stats.step_seconds += clock_seconds() - begun;
+    else
+        d->stalled = 0;
+    d->flight = d->next;
+    d->next = (struct flight){0};
     end_finished_jobs(d);
+    /* Where nothing runs meanwhile, or nothing is left to do, there is no reason to wait. */
+    if (d->flight.there && (!d->overlap || !d->n_jobs)) {
+        if (!collect(d, e)) return false;
+        end_finished_jobs(d);
+    }
     return true;
+}
+
+bool decode_turn(struct decode *d, struct err *e) {
+    if (turn(d, e)) return true;
+    decode_fail_all(d, e);
+    return false;
 }
 
 void decode_set_auto_width(struct decode *d, int width) { d->auto_width = width; }
 
-void decode_forget_stats(struct decode *d) { d->stats = (struct engine_stats){0}; }
+void decode_forget_stats(struct decode *d) {
+    d->stats = (struct engine_stats){0};
+    d->guess_rate = 1;
+}
 
 static void copy_profile(const struct decode *d, struct engine_stats *out) {
     static const char *const names[] = {

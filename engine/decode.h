@@ -7,6 +7,16 @@
  * it also draws after guessed tokens (guess.h), as far as these are what its members drew.  A job
  * ends when it has no branch and no candidate left to start.
  *
+ * Overlap.  Where the backend computes while the host goes on, a turn queues step k + 1 before it
+ * waits for the draws of step k, and settles those while k + 1 runs.  A branch whose token is being
+ * drawn is a family of rows (kernels.h), one for each member, the token taken where it is drawn:
+ * the backend finds out which of them are equal as settle_position() does, so that both put the
+ * same members together.  Each member but the first has a block ready, in case a branch of its own
+ * begins with it.  A text that ends with the token of step k has a row in k + 1 all the same, which
+ * is dropped.  All other rows of k + 1, those of prompts and new candidates, are as always.  The
+ * results are the same; what is decided with all draws known (parking, guesses, penalties) waits
+ * for them.
+ *
  * No thread of its own: engine.c drives it from ENGINE, tests drive it directly. */
 #ifndef ENGINE_DECODE_H
 #define ENGINE_DECODE_H
@@ -21,7 +31,8 @@ struct decode_options {
     const struct model *model;         /* borrowed */
     const struct tokenizer *tokenizer; /* borrowed */
     const struct memory_plan *plan;    /* borrowed */
-    bool no_sharing, no_guessing;
+    bool no_sharing, no_guessing, no_overlap,
+        always_overlap;                              /* as struct engine_options has them */
     void (*event)(void *arg, struct engine_event *); /* takes the event */
     void *arg;
 };

@@ -219,6 +219,8 @@ static bool load(struct engine *g, const struct engine_options *o, struct err *e
                                      .plan = &g->plan,
                                      .no_sharing = o->no_sharing,
                                      .no_guessing = o->no_guessing,
+                                     .no_overlap = o->no_overlap,
+                                     .always_overlap = o->always_overlap,
                                      .event = push_event,
                                      .arg = g};
     if (!(g->decode = decode_new(&options, e))) return false;

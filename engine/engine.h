@@ -44,6 +44,8 @@ struct engine_options {
     const char *kv;        /* NULL or "auto"; cuda: "bf16", "fp8" for keys and values */
     bool no_sharing;       /* every candidate computes its own rows: for measures and tests */
     bool no_guessing;      /* no rows for tokens that are only guessed (guess.h), likewise */
+    bool no_overlap;       /* each step waits for the draws of the one before: likewise */
+    bool always_overlap;   /* none does where it needn't, whatever that costs: likewise */
     bool no_graphs;        /* cuda: each operation of each step is queued: likewise */
     void (*progress)(void *arg, const char *what, double share); /* NULL, or called while loading */
     void *progress_arg;
@@ -242,6 +244,8 @@ struct engine_stats {
     /* counters */
     uint64_t steps, rows, prompt_tokens, prompt_tokens_cached, generated_tokens;
     uint64_t guessed_rows, guessed_right; /* rows of guessed tokens, and those that were drawn */
+    uint64_t steps_ahead;  /* of the steps: queued before the draws of the one before were known */
+    uint64_t surplus_rows; /* of the rows: of texts that turned out to have ended */
     double step_seconds;
     struct engine_memory memory;
     struct engine_op ops[ENGINE_OPS];

@@ -70,7 +70,7 @@ static struct kernels_draw prompt_draw(struct sampler *s, const struct batch_dra
                                  .n_top = job->n_prompt_top};
 }
 
-void sampler_prepare(struct sampler *s, const struct batch *batch, const struct tokenizer *t) {
+void sampler_prepare(struct sampler *s, struct batch *batch, const struct tokenizer *t) {
     int n_draws = 0, n_seen = 0, n_bias = 0, n_ends;
     const int32_t *ends = tokenizer_ends(t, &n_ends);
     for (int i = 0; i < batch->n_draws; i++) {
@@ -80,7 +80,7 @@ void sampler_prepare(struct sampler *s, const struct batch *batch, const struct 
             n_bias++;
             continue;
         }
-        n_draws += b->n_members;
+        n_draws += batch_n_members(&batch->draws[i]);
         n_seen += b->n_seen;
         n_bias += b->job->spec.sampling.n_bias;
     }
@@ -88,16 +88,19 @@ void sampler_prepare(struct sampler *s, const struct batch *batch, const struct 
     s->n_seen = s->n_bias = 0;
     int n = 0;
     for (int i = 0; i < batch->n_draws; i++) {
-        const struct branch *b = batch->draws[i].branch;
+        struct batch_draw *at = &batch->draws[i];
+        const struct branch *b = at->branch;
+        at->first = n;
         if (!b) {
-            s->draw[n++] = prompt_draw(s, &batch->draws[i]);
+            s->draw[n++] = prompt_draw(s, at);
             continue;
         }
         const struct engine_sampling *p = &b->job->spec.sampling;
-        struct kernels_draw d = branch_draw(s, &batch->draws[i], n_ends);
-        for (int k = 0; k < b->n_members; k++) {
+        struct kernels_draw d = branch_draw(s, at, n_ends);
+        const struct branch_member *members = b->members + (at->member >= 0 ? at->member : 0);
+        for (int k = 0; k < batch_n_members(at); k++) {
             s->draw[n] = d;
-            int number = job_draws_as(b->job, b->members[k]);
+            int number = job_draws_as(b->job, members[k].index);
             s->draw[n].candidate = (uint32_t)number;
             s->draw[n].temperature = engine_temperature(p, number, b->job->spec.index_step);
             n++;

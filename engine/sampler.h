@@ -20,8 +20,8 @@ struct sampler {
 };
 
 void sampler_clear(struct sampler *);
-/* One draw for each member of the branch of each of batch.draws and for each row of a prompt, in
- * the order of batch.draws and then of the members. */
-void sampler_prepare(struct sampler *, const struct batch *, const struct tokenizer *);
+/* One draw for each member that each of batch.draws is for and for each row of a prompt, in the
+ * order of batch.draws, whose `first` it sets, and then of the members. */
+void sampler_prepare(struct sampler *, struct batch *, const struct tokenizer *);
 
 #endif

@@ -3,11 +3,9 @@
 #include <stdlib.h>
 
 struct step {
-    const struct model *model; /* borrowed */
-    int n_rows, n_logits;      /* capacities */
-    int n_logit_rows;          /* of the last forward pass */
-    struct kernels_draw *part; /* owned: draws of the rows whose logits exist at the moment */
-    int part_capacity;
+    const struct model *model;     /* borrowed */
+    int n_rows, n_logits;          /* capacities */
+    int n_logit_rows;              /* of the last forward pass */
     struct kernels_buffer *memory; /* owned */
     /* f32, one row a row of the batch */
     struct kernels_view x;       /* [n_embd] the residual stream */
@@ -72,7 +70,6 @@ struct step *step_new(const struct model *m, int n_rows, int n_logits, struct er
 
 void step_free(struct step *st) {
     if (!st) return;
-    free(st->part);
     if (st->memory) st->model->kernels->buffer_free(st->model->device, st->memory);
     free(st);
 }
@@ -155,35 +152,18 @@ static void compute_logits(struct step *st, int first, int n) {
     m->kernels->output(m->device, m->output, from, n, st->logits);
 }
 
-bool step_draw(struct step *st, const struct kernels_draws *draws, struct kernels_drawn *out,
-               struct err *e) {
+void step_draw(struct step *st, const struct kernels_draws *draws) {
     const struct model *m = st->model;
     const struct kernels *k = m->kernels;
-    int done = 0;
     for (int first = 0; first < st->n_logit_rows; first += k->logit_rows) {
         int rows = logits_at_once(k, st->n_logit_rows - first);
-        int n = 0;
-        while (done + n < draws->n_draws && draws->draws[done + n].logit_row < first + rows)
-            n++;
-        if (!n) continue;
         compute_logits(st, first, rows);
-        if (n > st->part_capacity) {
-            st->part_capacity = n;
-            st->part = err_realloc(st->part, (size_t)n, sizeof *st->part);
-        }
-        for (int i = 0; i < n; i++) {
-            st->part[i] = draws->draws[done + i];
-            st->part[i].logit_row -= first;
-        }
-        struct kernels_draws part = *draws;
-        part.draws = st->part;
-        part.n_draws = n;
-        k->sample(m->device, st->logits, m->shape.n_vocab, &part);
-        if (!k->drawn(m->device, out + done, n, e)) return false;
-        done += n;
+        k->sample(m->device, st->logits, m->shape.n_vocab, draws, first, rows);
     }
-    BUG_ON(done != draws->n_draws);
-    return true;
+}
+
+bool step_collect(struct step *st, struct kernels_drawn *out, int n_draws, struct err *e) {
+    return st->model->kernels->drawn(st->model->device, out, n_draws, e);
 }
 
 bool step_logits(struct step *st, int logit_row, float *out, struct err *e) {

@@ -16,13 +16,15 @@ struct step *step_new(const struct model *, int n_rows, int n_logits, struct err
 void step_free(struct step *);
 
 /* Queues all rows: keys and values of each are in the cache after it, and the logit rows' hidden
- * states are kept for step_draw.  The first half of a step.  Where the backend computes later,
+ * states are kept for step_draw.  The first part of a step.  Where the backend computes later,
  * errors come with whatever waits next. */
 bool step_forward(struct step *, const struct kernels_batch *, struct err *e);
-/* Draws from the logits of the last step_forward; draw i names logit row draws[i].logit_row,
- * ascending.  out[n_draws]. */
-bool step_draw(struct step *, const struct kernels_draws *, struct kernels_drawn *out,
-               struct err *e);
+/* Queues draws from the logits of the last step_forward; draw i names logit row
+ * draws[i].logit_row, ascending.  The second part; the next step may follow at once. */
+void step_draw(struct step *, const struct kernels_draws *);
+/* Waits for the draws of the oldest step that has some which weren't collected: out[n_draws].  Two
+ * steps may have such draws. */
+bool step_collect(struct step *, struct kernels_drawn *out, int n_draws, struct err *e);
 /* Logits of one logit row of the last step_forward, for tests and vectors: out[n_vocab]. */
 bool step_logits(struct step *, int logit_row, float *out, struct err *e);
 

@@ -51,11 +51,52 @@ static bool check_groups(const struct kernels_batch *b, struct err *e) {
     return true;
 }
 
+/* Where row r's table begins. */
+static const int32_t *table_of(const struct kernels_batch *b, int r) {
+    return b->tables + b->table_starts[b->table_of_row[r]];
+}
+
+static bool check_family(const struct kernels_batch *b, struct kernels_family f, struct err *e) {
+    int position = b->positions[f.first_row], shared = position / KERNELS_BLOCK;
+    int logits = 0;
+    while (logits < b->n_logits && b->logit_rows[logits] < f.first_row)
+        logits++;
+    for (int i = 0; i < f.n_rows; i++) {
+        int r = f.first_row + i;
+        if (b->positions[r] != position || b->draws[r] < 0)
+            return err_set(e, ERR_SYSTEM, "row %d isn't like the first of its family, %d", r,
+                           f.first_row);
+        if (logits + i >= b->n_logits || b->logit_rows[logits + i] != r)
+            return err_set(e, ERR_SYSTEM, "row %d of a family has no logits", r);
+        if (memcmp(table_of(b, r), table_of(b, f.first_row), (size_t)shared * sizeof(int32_t)) != 0)
+            return err_set(e, ERR_SYSTEM, "row %d doesn't have its family's history", r);
+        /* Each to its last neighbour: all to all would take a step's time. */
+        if (i && table_of(b, r)[shared] == table_of(b, r - 1)[shared])
+            return err_set(e, ERR_SYSTEM, "rows %d and %d of a family write to one block", r - 1,
+                           r);
+    }
+    return true;
+}
+
+static bool check_families(const struct kernels_batch *b, struct err *e) {
+    int next = 0;
+    for (int i = 0; i < b->n_families; i++) {
+        struct kernels_family f = b->families[i];
+        if (f.n_rows < 1 || f.first_row < next || f.n_rows > b->n_rows - f.first_row)
+            return err_set(e, ERR_SYSTEM,
+                           "family %d (rows %d, %d of them) isn't within the %d rows in order", i,
+                           f.first_row, f.n_rows, b->n_rows);
+        next = f.first_row + f.n_rows;
+        if (!check_family(b, f, e)) return false;
+    }
+    return true;
+}
+
 bool check_batch(const struct kernels_batch *b, int max_rows, int n_blocks, struct err *e) {
     if (b->n_rows < 1 || b->n_rows > max_rows)
         return err_set(e, ERR_SYSTEM, "a step of %d rows; room was reserved for %d", b->n_rows,
                        max_rows);
-    return check_rows(b, n_blocks, e) && check_groups(b, e);
+    return check_rows(b, n_blocks, e) && check_groups(b, e) && check_families(b, e);
 }
 
 struct check_unit check_unit_at(const struct kernels_batch *b, int row, int *group) {

@@ -6,7 +6,7 @@
 #include "kernels/kernels.h"
 
 /* Rows 1 … max_rows, block numbers below n_blocks, positions inside their tables, groups in order
- * with equal prefixes, logit rows that are there. */
+ * with equal prefixes, families in order with equal histories, logit rows that are there. */
 bool check_batch(const struct kernels_batch *, int max_rows, int n_blocks, struct err *e);
 
 /* Rows that have the first n_shared blocks of their tables in common: of one sequence (all blocks),

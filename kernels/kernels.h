@@ -101,9 +101,19 @@ struct kernels_head_norms {
 struct kernels_group {
     int first_row, n_rows, n_prefix_blocks;
 };
+/* Families: the rows first_row … first_row+n_rows-1 have the same history, each the draw that
+ * another candidate made from it: tokens that the host needn't know yet.  They have one position,
+ * all want logits, and each has a table of its own, equal up to the block of that position.  Where
+ * it isn't that block's first, what the first row's table has in that block belongs to each row's
+ * history and is copied to it.  Of rows with equal tokens a backend may compute the first alone:
+ * the draws from the others are then made from its logits, and the others' blocks stay as they
+ * are.  Families are ascending and don't overlap; their rows lie in one group or in none. */
+struct kernels_family {
+    int first_row, n_rows;
+};
 struct kernels_batch {
     int n_rows;
-    const int32_t *tokens;       /* [n_rows] */
+    const int32_t *tokens;       /* [n_rows] of rows of no family */
     const int32_t *positions;    /* [n_rows] */
     const int32_t *tables;       /* block numbers of all sequences, one table after the other */
     const int32_t *table_starts; /* [n_tables + 1] sequence s has tables[table_starts[s]] …
@@ -114,6 +124,10 @@ struct kernels_batch {
     int n_groups;
     const int32_t *logit_rows; /* [n_logits] rows whose logits are wanted, ascending */
     int n_logits;
+    const struct kernels_family *families;
+    int n_families;
+    const int32_t *draws; /* [n_rows] of rows of a family: the draw of the last sample() whose token
+                             the row computes */
 };
 
 /* One draw from a row of logits.  Several draws may name one row (siblings with equal history).
@@ -198,6 +212,7 @@ struct kernels_ceiling {
 struct kernels {
     const char *name;        /* "cpu", "cuda" */
     int logit_rows;          /* rows whose logits should exist at once, at most */
+    bool overlaps;           /* a step runs while the host goes on: families are worth having */
     const char *const *isas; /* NULL-ended: those this build has; the machine may lack some */
 
     bool (*device_open)(const struct kernels_options *, struct kernels_device **out, struct err *e);
@@ -287,11 +302,17 @@ struct kernels {
      * third of a small model's step. */
     void (*output)(struct kernels_device *, const struct kernels_weight *w, struct kernels_view x,
                    int n, struct kernels_view logits);
-    /* Draws from logits[*][n_vocab]; results come by drawn(), in the order of the draws, after
-     * waiting. */
+    /* Those of the step's draws, which ascend by logit row, that are from the rows first_row …
+     * first_row+n_rows-1: `logits` has these rows [n_rows][n_vocab], or those that are computed of
+     * them.  Called for all logit rows of the step, from 0 on; the draws are borrowed until the
+     * call returns, and the same each time. */
     void (*sample)(struct kernels_device *, struct kernels_view logits, int n_vocab,
-                   const struct kernels_draws *);
+                   const struct kernels_draws *, int first_row, int n_rows);
+    /* Waits for the draws of the oldest step whose draws haven't been taken, and gives them in
+     * their order.  Two steps may have such draws. */
     bool (*drawn)(struct kernels_device *, struct kernels_drawn *out, int n_draws, struct err *e);
+    /* Whether the next step's families can name draws of the last sample(). */
+    bool (*can_follow)(const struct kernels_device *);
 };
 
 /* The table of a backend by name ("cpu", "cuda"); NULL where this build hasn't it. */

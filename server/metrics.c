@@ -149,6 +149,10 @@ static void write_engine(struct buf *b, const struct engine_stats *s) {
     counter(b, "firstpass_prompt_tokens_cached_total", s->prompt_tokens_cached,
             "Of these, found in the cache.");
     counter(b, "firstpass_generated_tokens_total", s->generated_tokens, "Tokens generated.");
+    counter(b, "firstpass_engine_steps_ahead_total", s->steps_ahead,
+            "Steps queued before the draws of the one before were known.");
+    counter(b, "firstpass_engine_surplus_rows_total", s->surplus_rows,
+            "Rows of such steps whose text turned out to have ended.");
     counter(b, "firstpass_engine_guessed_rows_total", s->guessed_rows, "Rows of guessed tokens.");
     counter(b, "firstpass_engine_guessed_right_total", s->guessed_right,
             "Of these, drawn by a candidate.");

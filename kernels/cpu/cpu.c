@@ -222,13 +222,8 @@ static void kv_close(struct kernels_device *dev) {
 
 /* Whole blocks: what lies beyond n_positions is never read. */
 static void kv_copy_block(struct kernels_device *dev, int to, int from, int n_positions) {
-    BUG_ON(to < 0 || to >= dev->kv_shape.n_blocks || from < 0 || from >= dev->kv_shape.n_blocks);
     BUG_ON(n_positions < 0 || n_positions > KERNELS_BLOCK);
-    size_t bytes = (size_t)dev->kv.n_kv_heads * dev->kv.head_bytes;
-    for (int l = 0; l < dev->kv_shape.n_layers && to != from; l++) {
-        uint8_t *layer = dev->kv.data + (size_t)l * dev->kv_layer_bytes;
-        memcpy(layer + (size_t)to * bytes, layer + (size_t)from * bytes, bytes);
-    }
+    device_copy_block(dev, to, from);
 }
 
 /* ---- scratch ---- */
@@ -282,6 +277,7 @@ static const struct kernels table = {
     .output = operations_output,
     .sample = operations_sample,
     .drawn = operations_drawn,
+    .can_follow = operations_can_follow,
 };
 
 const struct kernels *cpu_kernels(void) { return &table; }

@@ -3,6 +3,7 @@
 #include "config/limits.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* 64-byte aligned, for vectors and so that threads share no cache line. */
 static void *aligned(size_t n, size_t size) {
@@ -29,7 +30,7 @@ size_t device_scratch_bytes(const struct kernels_device *dev, const struct kerne
     size_t rows = (size_t)s->n_rows, cols = (size_t)s->max_cols;
     size_t shared = rows * cols + rows * (cols / 32 + 1) * sizeof(struct matmul_record) +
                     rows * sizeof(struct vector_unit) + rows * padded(s->head_dim) * sizeof(float) +
-                    LIMIT_CANDIDATES * (sizeof(struct kernels_drawn) + sizeof(int32_t)) +
+                    LIMIT_CANDIDATES * (2 * sizeof(struct kernels_drawn) + sizeof(int32_t)) +
                     (rows + 1) * sizeof(int32_t) + 8 * 128;
     return shared + (size_t)threads_count(dev->threads) * thread_bytes(s);
 }
@@ -69,7 +70,9 @@ void device_free_scratch(struct kernels_device *dev) {
     free(dev->records);
     free(dev->units);
     free(dev->turns);
-    free(dev->drawn);
+    for (int i = 0; i < 2; i++)
+        free(dev->draws[i].drawn);
+    free(dev->tokens);
     free(dev->order);
     free(dev->starts);
     dev->scratch = NULL;
@@ -77,16 +80,20 @@ void device_free_scratch(struct kernels_device *dev) {
     dev->records = NULL;
     dev->units = NULL;
     dev->turns = NULL;
-    dev->drawn = NULL;
-    dev->order = dev->starts = NULL;
-    dev->max_rows = dev->max_cols = dev->max_drawn = dev->max_logit_rows = 0;
+    memset(dev->draws, 0, sizeof dev->draws);
+    dev->order = dev->starts = dev->tokens = NULL;
+    dev->max_rows = dev->max_cols = dev->max_order = dev->max_logit_rows = 0;
 }
 
 void device_reserve_draws(struct kernels_device *dev, int n_draws, int n_rows) {
-    if (n_draws > dev->max_drawn) {
-        dev->drawn = err_realloc(dev->drawn, (size_t)n_draws, sizeof *dev->drawn);
+    struct device_draws *newest = &dev->draws[dev->newest];
+    if (n_draws > newest->capacity) {
+        newest->drawn = err_realloc(newest->drawn, (size_t)n_draws, sizeof *newest->drawn);
+        newest->capacity = n_draws;
+    }
+    if (n_draws > dev->max_order) {
         dev->order = err_realloc(dev->order, (size_t)n_draws, sizeof *dev->order);
-        dev->max_drawn = n_draws;
+        dev->max_order = n_draws;
     }
     if (n_rows > dev->max_logit_rows) {
         dev->starts = err_realloc(dev->starts, (size_t)n_rows + 1, sizeof *dev->starts);
@@ -107,5 +114,17 @@ void device_reserve(struct kernels_device *dev, const struct kernels_step_shape 
     dev->max_rows = n_rows;
     dev->max_cols = max_cols;
     dev->max_head_dim = s->head_dim;
-    device_reserve_draws(dev, LIMIT_CANDIDATES, n_rows);
+    dev->tokens = aligned((size_t)n_rows, sizeof *dev->tokens);
+    for (dev->newest = 0; dev->newest < 2; dev->newest++)
+        device_reserve_draws(dev, LIMIT_CANDIDATES, n_rows);
+    dev->newest = dev->n_waiting = 0;
+}
+
+void device_copy_block(struct kernels_device *dev, int to, int from) {
+    BUG_ON(to < 0 || to >= dev->kv_shape.n_blocks || from < 0 || from >= dev->kv_shape.n_blocks);
+    size_t bytes = (size_t)dev->kv.n_kv_heads * dev->kv.head_bytes;
+    for (int l = 0; l < dev->kv_shape.n_layers && to != from; l++) {
+        uint8_t *layer = dev->kv.data + (size_t)l * dev->kv_layer_bytes;
+        memcpy(layer + (size_t)to * bytes, layer + (size_t)from * bytes, bytes);
+    }
 }

@@ -19,6 +19,12 @@ struct kernels_weight {
     const void *source; /* borrowed while the weight lives, of `reference`; else NULL */
 };
 
+/* Results of a step's draws. */
+struct device_draws {
+    struct kernels_drawn *drawn; /* owned */
+    int n, capacity;
+};
+
 /* Scratch of one compute thread. */
 struct device_scratch {
     struct matmul_scratch *matmul;             /* owned */
@@ -52,17 +58,22 @@ struct kernels_device {
     const struct kernels_rope *turns_made; /* whose turns are in `turns`; NULL: none */
 
     /* Of sample(), until drawn(). */
-    struct kernels_drawn *drawn; /* owned */
-    int32_t *order, *starts;     /* owned; draws by row: order[starts[r] … starts[r + 1] - 1] */
-    int n_drawn, max_drawn, max_logit_rows;
+    struct device_draws draws[2]; /* of the last two steps */
+    int newest, n_waiting;        /* steps whose draws haven't been taken */
+    int32_t *order, *starts;      /* owned; draws by row: order[starts[r] … starts[r + 1] - 1] */
+    int max_order, max_logit_rows;
+    int32_t *tokens; /* owned; max_rows: those of the batch, families' among them */
 };
 
 /* Bytes that device_reserve() takes. */
 size_t device_scratch_bytes(const struct kernels_device *, const struct kernels_step_shape *);
 void device_reserve(struct kernels_device *, const struct kernels_step_shape *);
 void device_free_scratch(struct kernels_device *);
-/* Room for the results of that many draws. */
+/* Room for the results of that many draws of the newest step. */
 void device_reserve_draws(struct kernels_device *, int n_draws, int n_rows);
+
+/* Block `from` of the KV cache to block `to`, all layers. */
+void device_copy_block(struct kernels_device *, int to, int from);
 
 static inline float *device_floats(struct kernels_view v) {
     return (float *)(void *)(v.buffer->data + v.offset);

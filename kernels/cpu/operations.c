@@ -40,12 +40,32 @@ static void make_units(struct kernels_device *dev, const struct kernels_batch *b
     }
 }
 
+/* Each row of a family is computed for itself: the definition, since equal rows give equal results.
+ */
+static void take_tokens(struct kernels_device *dev, const struct kernels_batch *b) {
+    const struct device_draws *last = &dev->draws[dev->newest];
+    memcpy(dev->tokens, b->tokens, (size_t)b->n_rows * sizeof *b->tokens);
+    for (int i = 0; i < b->n_families; i++) {
+        struct kernels_family f = b->families[i];
+        for (int r = f.first_row; r < f.first_row + f.n_rows; r++) {
+            int position = b->positions[r], block = position / KERNELS_BLOCK;
+            BUG_ON(b->draws[r] >= last->n);
+            dev->tokens[r] = last->drawn[b->draws[r]].token;
+            if (r == f.first_row || position % KERNELS_BLOCK == 0) continue;
+            const int32_t *to = b->tables + b->table_starts[b->table_of_row[r]],
+                          *from = b->tables + b->table_starts[b->table_of_row[f.first_row]];
+            device_copy_block(dev, to[block], from[block]);
+        }
+    }
+}
+
 bool operations_batch_begin(struct kernels_device *dev, const struct kernels_batch *b,
                             struct err *e) {
     BUG_ON(dev->batch);
     if (!dev->kv.data) return err_set(e, ERR_SYSTEM, "no KV cache is open");
     if (!check_batch(b, dev->max_rows, dev->kv_shape.n_blocks, e)) return false;
     dev->batch = b;
+    take_tokens(dev, b);
     dev->turns_made = NULL;
     make_units(dev, b);
     return true;
@@ -81,7 +101,7 @@ static void embed_rows(void *arg, int thread, int begin, int end) {
 void operations_embed(struct kernels_device *dev, const struct kernels_weight *w,
                       struct kernels_view out) {
     double since = clock_seconds();
-    struct embed_job j = {.w = w, .tokens = dev->batch->tokens, .out = device_floats(out)};
+    struct embed_job j = {.w = w, .tokens = dev->tokens, .out = device_floats(out)};
     threads_run(dev->threads, embed_rows, &j, dev->batch->n_rows, 4);
     double n = dev->batch->n_rows;
     count(
@@ -418,7 +438,7 @@ void operations_gather_logit_rows(struct kernels_device *dev, struct kernels_vie
 
 struct sample_job {
     struct kernels_device *dev;
-    const float *logits;
+    const float *logits; /* of the first row */
     int n_vocab;
     const struct kernels_draws *draws;
 };
@@ -431,39 +451,52 @@ static void sample_rows(void *arg, int thread, int begin, int end) {
         if (n)
             sample_row(dev->scratch[thread].sample, dev->isa.vector,
                        j->logits + (size_t)r * (size_t)j->n_vocab, j->n_vocab, j->draws,
-                       dev->order + first, n, dev->drawn);
+                       dev->order + first, n, dev->draws[dev->newest].drawn);
     }
 }
 
 void operations_sample(struct kernels_device *dev, struct kernels_view logits, int n_vocab,
-                       const struct kernels_draws *draws) {
+                       const struct kernels_draws *draws, int first_row, int n_rows) {
     double since = clock_seconds();
-    int n_rows = 0;
-    for (int i = 0; i < draws->n_draws; i++) {
-        BUG_ON(draws->draws[i].logit_row < 0);
-        if (draws->draws[i].logit_row >= n_rows) n_rows = draws->draws[i].logit_row + 1;
+    if (!first_row) {
+        BUG_ON(dev->n_waiting == 2);
+        dev->n_waiting++;
+        dev->newest = 1 - dev->newest;
+        dev->draws[dev->newest].n = draws->n_draws;
     }
     device_reserve_draws(dev, draws->n_draws, n_rows);
+    int begin = 0, end;
+    while (begin < draws->n_draws && draws->draws[begin].logit_row < first_row)
+        begin++;
     /* A counting sort by row: a row's draws share its work and so stay with one thread. */
     memset(dev->starts, 0, ((size_t)n_rows + 1) * sizeof *dev->starts);
-    for (int i = 0; i < draws->n_draws; i++)
-        dev->starts[draws->draws[i].logit_row]++;
+    for (end = begin; end < draws->n_draws && draws->draws[end].logit_row < first_row + n_rows;
+         end++)
+        dev->starts[draws->draws[end].logit_row - first_row]++;
     for (int r = 1; r <= n_rows; r++)
         dev->starts[r] += dev->starts[r - 1];
-    for (int i = draws->n_draws - 1; i >= 0; i--)
-        dev->order[--dev->starts[draws->draws[i].logit_row]] = i;
+    for (int i = end - 1; i >= begin; i--)
+        dev->order[--dev->starts[draws->draws[i].logit_row - first_row]] = i;
     struct sample_job j = {
         .dev = dev, .logits = device_floats(logits), .n_vocab = n_vocab, .draws = draws};
     threads_run(dev->threads, sample_rows, &j, n_rows, 1);
-    dev->n_drawn = draws->n_draws;
     count(dev, KERNELS_OP_SAMPLE, since, 4.0 * n_rows * n_vocab, 0);
 }
 
 bool operations_drawn(struct kernels_device *dev, struct kernels_drawn *out, int n_draws,
                       struct err *e) {
-    if (n_draws != dev->n_drawn)
+    BUG_ON(!dev->n_waiting);
+    const struct device_draws *oldest =
+        &dev->draws[dev->n_waiting == 2 ? 1 - dev->newest : dev->newest];
+    dev->n_waiting--;
+    if (n_draws != oldest->n)
         return err_set(e, ERR_SYSTEM, "%d draws are asked for, but %d were made", n_draws,
-                       dev->n_drawn);
-    memcpy(out, dev->drawn, (size_t)n_draws * sizeof *out);
+                       oldest->n);
+    memcpy(out, oldest->drawn, (size_t)n_draws * sizeof *out);
+    return true;
+}
+
+bool operations_can_follow(const struct kernels_device *dev) {
+    (void)dev;
     return true;
 }

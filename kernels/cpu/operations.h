@@ -27,8 +27,9 @@ void operations_swiglu(struct kernels_device *, struct kernels_view gate_up, int
 void operations_gather_logit_rows(struct kernels_device *, struct kernels_view x, int d,
                                   struct kernels_view out);
 void operations_sample(struct kernels_device *, struct kernels_view logits, int n_vocab,
-                       const struct kernels_draws *);
+                       const struct kernels_draws *, int first_row, int n_rows);
 bool operations_drawn(struct kernels_device *, struct kernels_drawn *out, int n_draws,
                       struct err *e);
+bool operations_can_follow(const struct kernels_device *);
 
 #endif

@@ -174,6 +174,7 @@ static bool reserve_rows(struct kernels_device *dev, const struct kernels_step_s
 static const struct kernels table = {
     .name = "cuda",
     .logit_rows = 1024,
+    .overlaps = true,
     .isas = isa_names,
     .device_open = device_open,
     .device_close = device_close,
@@ -209,6 +210,7 @@ static const struct kernels table = {
     .output = forward_output,
     .sample = draws_sample,
     .drawn = draws_drawn,
+    .can_follow = draws_can_follow,
 };
 
 const struct kernels *cuda_kernels(void) { return &table; }

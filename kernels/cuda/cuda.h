@@ -1,8 +1,12 @@
 /* The CUDA backend: the table behind kernels_backend("cuda").
  *
  * THEORY.  Operations are queued on one stream of the first device and return at once; download
- * and sync wait for all, drawn for its own results.  What a step uploads goes through two pinned
- * images in turn, so that a step is prepared while the one before runs (kernels/cuda/state.h).
+ * and sync wait for all, drawn for its own results.  What a step uploads goes through two images in
+ * turn, copied on a stream of its own while the step before runs (kernels/cuda/state.h); so are the
+ * results of draws, while the step after runs.  Rows of families get their tokens from the draws
+ * where these are: launch_split() finds those that live and moves them together, so that the
+ * operations after it see rows as any other.  Only products run over all rows that may live, since
+ * their row count is the host's.
  * Residual stream, q, k, v, gate, up and logits are f32; operands, weights and the KV cache are
  * bf16 (kernels/cuda/launch.h has the layouts); dense products are cuBLASLt's.
  *

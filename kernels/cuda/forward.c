@@ -33,16 +33,15 @@ static bool same_shape(struct state_shape a, struct state_shape b) {
 /* Steps that only decode repeat their shape; prompts don't.  The first of a shape runs as it comes
  * (libraries load then what they need), the second is recorded, the others run what was recorded.
  */
-static void choose_graph(struct kernels_device *dev, const struct kernels_batch *b,
-                         struct items items) {
-    dev->grid = (struct state_shape){b->n_rows, b->n_logits, items.n_tiles, items.n_warps};
+static void choose_graph(struct kernels_device *dev, struct state_shape exact) {
+    dev->grid = exact;
     dev->recording = NULL;
     dev->replays = false;
-    if (!dev->graphs || b->n_logits != b->n_rows) return;
-    struct state_shape s = {.rows = bucket(b->n_rows, dev->reserved.n_rows),
-                            .logits = bucket(b->n_logits, dev->reserved.n_rows),
-                            .tiles = item_bucket(items.n_tiles, dev->max_tiles),
-                            .warps = item_bucket(items.n_warps, dev->max_warps)};
+    if (!dev->graphs || exact.logits != exact.rows) return;
+    struct state_shape s = {.rows = bucket(exact.rows, dev->reserved.n_rows),
+                            .logits = bucket(exact.logits, dev->reserved.n_rows),
+                            .tiles = item_bucket(exact.tiles, dev->max_tiles),
+                            .warps = item_bucket(exact.warps, dev->max_warps)};
     for (int i = 0; i < dev->n_graphs; i++) {
         struct state_graph *g = &dev->graph[i];
         if (!same_shape(g->shape, s)) continue;
@@ -129,28 +128,113 @@ void forward_kv_copy_block(struct kernels_device *dev, int to, int from, int n_p
 
 /* ---- the batch ---- */
 
-/* The host's image of an array of the step's area. */
-static void *image(const struct kernels_device *dev, const void *device) {
-    return dev->images[dev->image].host + ((const uint8_t *)device - dev->step.device);
+/* Room for an array in the step's image; *device is where it will be. */
+static void *image(struct kernels_device *dev, size_t n, size_t size, const void *device) {
+    struct state_image *i = &dev->images[dev->image];
+    size_t at = i->used;
+    const uint8_t *there = i->device + at;
+    memcpy((void *)(uintptr_t)device, &there, sizeof there);
+    i->used = at + (n * size + 15) / 16 * 16;
+    BUG_ON(i->used > dev->image_bytes);
+    return i->host + at;
 }
 
-static void put(struct kernels_device *dev, const void *device, size_t bytes) {
-    gpu_put(dev->gpu, dev->step.device + ((const uint8_t *)device - dev->step.device),
-            image(dev, device), bytes);
+static void put_rows(struct kernels_device *dev, const int32_t *from, int n, const int32_t **to) {
+    void *host = image(dev, (size_t)n, sizeof *from, to);
+    if (n) memcpy(host, from, (size_t)n * sizeof *from);
 }
 
-static void put_rows(struct kernels_device *dev, const int32_t *device, const int32_t *from,
-                     int n) {
-    memcpy(image(dev, device), from, (size_t)n * sizeof *from);
-    put(dev, device, (size_t)n * sizeof *from);
-}
-
-static void put_tables(struct kernels_device *dev, const struct kernels_batch *b) {
-    int32_t *starts = image(dev, dev->batch.table_of_row);
+static void put_tables(struct kernels_device *dev, const struct kernels_batch *b,
+                       struct launch_split *s) {
+    int32_t *starts = image(dev, (size_t)b->n_rows, sizeof *starts, &s->table_of_row);
     for (int r = 0; r < b->n_rows; r++)
         starts[r] = b->table_starts[b->table_of_row[r]];
-    put(dev, dev->batch.table_of_row, (size_t)b->n_rows * sizeof *starts);
-    put_rows(dev, dev->batch.tables, b->tables, b->table_starts[b->n_tables]);
+    s->n_tables = b->table_starts[b->n_tables];
+    put_rows(dev, b->tables, s->n_tables, &s->tables);
+}
+
+/* Each row's family, and on the host that of each row of logits. */
+static void put_families(struct kernels_device *dev, const struct kernels_batch *b,
+                         struct launch_split *s) {
+    dev->has_families = b->n_families > 0;
+    if (!b->n_families) return;
+    const struct state_set *last = &dev->sets[dev->newest];
+    BUG_ON(!last->whole);
+    int32_t *families = image(dev, (size_t)b->n_rows, sizeof *families, &s->families),
+            *draws = image(dev, (size_t)b->n_rows, sizeof *draws, &s->draws);
+    for (int r = 0; r < b->n_rows; r++)
+        families[r] = draws[r] = -1;
+    for (int i = 0; i < b->n_families; i++)
+        for (int k = 0; k < b->families[i].n_rows; k++) {
+            int r = b->families[i].first_row + k;
+            BUG_ON(b->draws[r] >= last->n);
+            families[r] = b->families[i].first_row;
+            draws[r] = b->draws[r];
+        }
+    for (int l = 0; l < b->n_logits; l++) {
+        int r = b->logit_rows[l];
+        dev->families[l] = families[r] < 0 ? l : l - (r - families[r]);
+    }
+    s->drawn = (const struct launch_drawn *)(void *)last->results.device;
+}
+
+static void put_items(struct kernels_device *dev, const struct kernels_batch *b,
+                      struct launch_split *s) {
+    struct state_image *i = &dev->images[dev->image];
+    struct items items = {.tiles = (struct launch_item *)(void *)(i->host + i->used),
+                          .warps =
+                              (struct launch_item *)(void *)(i->host + i->used) + dev->max_tiles};
+    s->group = dev->reserved.n_heads / dev->kv_shape.n_kv_heads;
+    items_make(b, s->group, dev->split, &items);
+    BUG_ON(items.n_tiles > dev->max_tiles || items.n_warps > dev->max_warps);
+    s->n_tiles = items.n_tiles;
+    s->n_warps = items.n_warps;
+    image(dev, (size_t)items.n_tiles, sizeof *items.tiles, &s->tiles);
+    struct launch_item *warps = image(dev, (size_t)items.n_warps, sizeof *warps, &s->warps);
+    memmove(warps, items.warps, (size_t)items.n_warps * sizeof *warps);
+}
+
+/* Copies of the blocks in which forks begin; how many there are, the device knows. */
+static void copy_forks(struct kernels_device *dev, const struct kernels_batch *b) {
+    struct launch_copy c = {.data = dev->kv,
+                            .layer_bytes = dev->kv_layer_bytes,
+                            .block_bytes = dev->kv_block_bytes,
+                            .n_layers = dev->kv_shape.n_layers,
+                            .pairs = dev->forks,
+                            .n_live = dev->n_forks};
+    for (int i = 0; i < b->n_families; i++)
+        if (b->positions[b->families[i].first_row] % KERNELS_BLOCK)
+            c.n_pairs += b->families[i].n_rows - 1;
+    if (c.n_pairs) launch_copy(gpu_stream(dev->gpu), &c);
+}
+
+/* Uploads the batch beside the work, and queues what makes a step's rows of it. */
+static struct state_shape put_batch(struct kernels_device *dev, const struct kernels_batch *b) {
+    struct launch_split s = {.n_rows = b->n_rows,
+                             .n_logits = b->n_logits,
+                             .live = dev->live,
+                             .token = dev->token,
+                             .founder = dev->founder,
+                             .before = dev->before,
+                             .founders = dev->founders,
+                             .places = dev->places,
+                             .pairs = dev->forks,
+                             .n_pairs = dev->n_forks};
+    put_rows(dev, b->tokens, b->n_rows, &s.tokens);
+    put_rows(dev, b->positions, b->n_rows, &s.positions);
+    put_rows(dev, b->logit_rows, b->n_logits, &s.logit_rows);
+    put_tables(dev, b, &s);
+    put_families(dev, b, &s);
+    put_items(dev, b, &s);
+    struct state_image *i = &dev->images[dev->image];
+    gpu_put_aside(dev->gpu, i->device, i->host, i->used);
+    i->copied = gpu_mark_aside(dev->gpu);
+    gpu_follow(dev->gpu, i->copied);
+    launch_split(gpu_stream(dev->gpu), &s);
+    copy_forks(dev, b);
+    i->read = gpu_mark(dev->gpu);
+    i->waits = true;
+    return (struct state_shape){b->n_rows, b->n_logits, s.n_tiles, s.n_warps};
 }
 
 bool forward_batch_begin(struct kernels_device *dev, const struct kernels_batch *b, struct err *e) {
@@ -166,25 +250,11 @@ bool forward_batch_begin(struct kernels_device *dev, const struct kernels_batch 
                            b->positions[r], dev->reserved.context);
     if (!state_next_image(dev, e)) return false;
     queue_copies(dev);
-    struct items items = {.tiles = image(dev, dev->batch.tiles),
-                          .warps = image(dev, dev->batch.warps)};
-    items_make(b, dev->reserved.n_heads / dev->kv_shape.n_kv_heads, dev->split, &items);
-    BUG_ON(items.n_tiles > dev->max_tiles || items.n_warps > dev->max_warps);
-    put(dev, dev->batch.tiles, (size_t)items.n_tiles * sizeof *items.tiles);
-    put(dev, dev->batch.warps, (size_t)items.n_warps * sizeof *items.warps);
-    struct launch_counts *counts = image(dev, dev->batch.counts);
-    *counts = (struct launch_counts){b->n_rows, b->n_logits, items.n_tiles, items.n_warps};
-    put(dev, dev->batch.counts, sizeof *counts);
-    put_rows(dev, dev->batch.tokens, b->tokens, b->n_rows);
-    put_rows(dev, dev->batch.positions, b->positions, b->n_rows);
-    if (b->n_logits) put_rows(dev, dev->batch.logit_rows, b->logit_rows, b->n_logits);
-    put_tables(dev, b);
+    struct state_shape shape = put_batch(dev, b);
     dev->now = b;
-    dev->images[dev->image].used = true;
-    dev->images[dev->image].mark = gpu_mark(dev->gpu);
     dev->turns_made = false;
     dev->calls = UINT64_C(0xCBF29CE484222325);
-    choose_graph(dev, b, items);
+    choose_graph(dev, shape);
     return true;
 }
 

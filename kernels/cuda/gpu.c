@@ -5,12 +5,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MARKS = 8 }; /* a wait for an older one waits for the oldest of these */
+enum {
+    WORK,
+    ASIDE,
+    STREAMS,
+    MARKS = 16, /* a wait for an older one waits for a newer one of the same stream */
+};
 
 struct gpu {
-    cudaStream_t stream;
-    cudaEvent_t marks[MARKS]; /* owned; mark n is marks[n % MARKS] */
-    uint64_t n_marks;
+    cudaStream_t stream, aside;
+    cudaEvent_t marks[STREAMS][MARKS]; /* owned; the nth mark of stream s, 2 n + s, is
+                                          marks[s][n % MARKS] */
+    uint64_t n_marks[STREAMS];
     cudaError_t failed; /* the first error; sticky */
     int allocations;
 };
@@ -59,8 +65,9 @@ bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
     struct gpu *g = err_alloc(1, sizeof *g);
     g->failed = cudaSuccess;
     error = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
-    for (int i = 0; i < MARKS && error == cudaSuccess; i++)
-        error = cudaEventCreateWithFlags(&g->marks[i], cudaEventDisableTiming);
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&g->aside, cudaStreamNonBlocking);
+    for (int i = 0; i < STREAMS * MARKS && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&g->marks[i / MARKS][i % MARKS], cudaEventDisableTiming);
     if (error != cudaSuccess) {
         gpu_close(g);
         return fail(e, "can't make a stream", error);
@@ -71,9 +78,10 @@ bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
 
 void gpu_close(struct gpu *g) {
     if (!g) return;
-    for (int i = 0; i < MARKS; i++)
-        if (g->marks[i]) cudaEventDestroy(g->marks[i]);
+    for (int i = 0; i < STREAMS * MARKS; i++)
+        if (g->marks[i / MARKS][i % MARKS]) cudaEventDestroy(g->marks[i / MARKS][i % MARKS]);
     if (g->stream) cudaStreamDestroy(g->stream);
+    if (g->aside) cudaStreamDestroy(g->aside);
     free(g);
 }
 
@@ -121,21 +129,46 @@ void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes) {
     if (bytes) note(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, g->stream));
 }
 
+void gpu_put_aside(struct gpu *g, void *to, const void *from, size_t bytes) {
+    if (bytes) note(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->aside));
+}
+
+void gpu_get_aside(struct gpu *g, void *to, const void *from, size_t bytes) {
+    if (bytes) note(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, g->aside));
+}
+
 bool gpu_wait(struct gpu *g, struct err *e) {
     note(g, cudaGetLastError()); /* of launches */
     note(g, cudaStreamSynchronize(g->stream));
+    note(g, cudaStreamSynchronize(g->aside));
     return g->failed == cudaSuccess || fail(e, "the device has failed", g->failed);
 }
 
-uint64_t gpu_mark(struct gpu *g) {
-    note(g, cudaEventRecord(g->marks[g->n_marks % MARKS], g->stream));
-    return g->n_marks++;
+static uint64_t set_mark(struct gpu *g, int s, cudaStream_t stream) {
+    uint64_t n = g->n_marks[s]++;
+    note(g, cudaEventRecord(g->marks[s][n % MARKS], stream));
+    return STREAMS * n + (uint64_t)s;
+}
+
+uint64_t gpu_mark(struct gpu *g) { return set_mark(g, WORK, g->stream); }
+
+uint64_t gpu_mark_aside(struct gpu *g) { return set_mark(g, ASIDE, g->aside); }
+
+static cudaEvent_t event_of(const struct gpu *g, uint64_t mark) {
+    return g->marks[mark % STREAMS][mark / STREAMS % MARKS];
+}
+
+void gpu_follow(struct gpu *g, uint64_t mark) {
+    note(g, cudaStreamWaitEvent(g->stream, event_of(g, mark), 0));
+}
+
+void gpu_follow_aside(struct gpu *g, uint64_t mark) {
+    note(g, cudaStreamWaitEvent(g->aside, event_of(g, mark), 0));
 }
 
 bool gpu_reach(struct gpu *g, uint64_t mark, struct err *e) {
-    uint64_t oldest = g->n_marks > MARKS ? g->n_marks - MARKS : 0;
     note(g, cudaGetLastError()); /* of launches */
-    note(g, cudaEventSynchronize(g->marks[(mark > oldest ? mark : oldest) % MARKS]));
+    note(g, cudaEventSynchronize(event_of(g, mark)));
     return g->failed == cudaSuccess || fail(e, "the device has failed", g->failed);
 }
 

@@ -1,6 +1,6 @@
-/* A device, its memory, and one stream of work: the few things of the CUDA runtime that the backend
- * uses.  kernels/cuda/gpu.c is the real one, kernels/host_emulation/gpu_host.c the one of the
- * tests.
+/* A device, its memory, one stream of work and one of copies beside it: the few things of the CUDA
+ * runtime that the backend uses.  kernels/cuda/gpu.c is the real one,
+ * kernels/host_emulation/gpu_host.c the one of the tests.
  *
  * Work on the stream is done in the order in which it was queued.  An error of queued work is kept
  * and reported by the next gpu_wait() and by all after it: a failed device stays failed.
@@ -45,11 +45,20 @@ void gpu_release_pinned(struct gpu *, void *);
  */
 void gpu_put(struct gpu *, void *to, const void *from, size_t bytes);
 void gpu_get(struct gpu *, void *to, const void *from, size_t bytes);
+/* The same beside the work, in the order of copies: from and to pinned memory alone. */
+void gpu_put_aside(struct gpu *, void *to, const void *from, size_t bytes);
+void gpu_get_aside(struct gpu *, void *to, const void *from, size_t bytes);
 /* Waits for all that is queued. */
 bool gpu_wait(struct gpu *, struct err *e);
-/* A mark behind what is queued so far, and a wait for that alone, whatever was queued later. */
+/* A mark behind the work that is queued so far, or the copies beside it. */
 uint64_t gpu_mark(struct gpu *);
+uint64_t gpu_mark_aside(struct gpu *);
+/* Waits for what lies before a mark alone, whatever was queued later. */
 bool gpu_reach(struct gpu *, uint64_t mark, struct err *e);
+/* Work that is queued from here on begins when that mark, of copies, is reached; or copies beside
+ * it when one of work is. */
+void gpu_follow(struct gpu *, uint64_t mark);
+void gpu_follow_aside(struct gpu *, uint64_t mark);
 
 /* The stream as launch.h wants it. */
 void *gpu_stream(struct gpu *);

@@ -54,6 +54,32 @@ struct launch_batch {
     const struct launch_item *tiles, *warps;
 };
 
+/* ---- the batch ---- */
+
+/* Where the live rows of a step lie: what struct launch_batch points to. */
+struct launch_live {
+    struct launch_counts *counts;
+    int32_t *tokens, *positions, *table_of_row, *tables, *logit_rows;
+    struct launch_item *tiles, *warps;
+};
+/* From the rows that a step may have to those that it has. */
+struct launch_split {
+    int n_rows, n_logits, n_tiles, n_warps, n_tables;
+    int group; /* query heads of a KV head */
+    const int32_t *tokens, *positions, *table_of_row, *tables, *logit_rows;
+    const struct launch_item *tiles, *warps;
+    const int32_t *families;          /* NULL: no row waits for its token; or [n_rows]: the first
+                                         row of the family of a row that does, -1: it doesn't */
+    const int32_t *draws;             /* [n_rows] of those that do: which draw is their token */
+    const struct launch_drawn *drawn; /* of the step before */
+    struct launch_live live;
+    int32_t *token, *founder, *before; /* [n_rows], [n_rows], [n_rows + 1]: between */
+    int32_t *founders; /* [n_logits] out: the logits, of those that may be, to draw from */
+    int32_t *places;   /* [n_logits] out: of those that live, which of the live ones they are */
+    int32_t *pairs, *n_pairs; /* out: blocks to copy, from and to */
+};
+void launch_split(void *stream, const struct launch_split *);
+
 /* ---- rows ---- */
 
 /* out[r][i] = table[tokens[r]][i] */
@@ -161,8 +187,9 @@ void launch_rope(void *stream, const struct launch_rope *);
 struct launch_copy {
     uint8_t *data;
     size_t layer_bytes, block_bytes; /* multiples of 16 */
-    int n_layers, n_pairs;
+    int n_layers, n_pairs;           /* n_pairs: of the grid */
     const int32_t *pairs;
+    const int32_t *n_live; /* NULL: all of the grid */
 };
 void launch_copy(void *stream, const struct launch_copy *);
 
@@ -202,6 +229,9 @@ struct launch_logsumexp {
     const float *logits;
     float *sums;
     int n_vocab, rows;
+    const int32_t
+        *n_logits; /* NULL: all rows of the grid are live; or how many of the step's are */
+    int first;     /* the first row's number among the step's */
 };
 void launch_logsumexp(void *stream, const struct launch_logsumexp *);
 
@@ -211,6 +241,7 @@ struct launch_draw {
     uint32_t candidate, position;
     int32_t index; /* where its result goes */
     int32_t n_top;
+    int32_t logit_row, unused;
 };
 struct launch_change {
     int32_t token, count; /* count: of `seen`; a bias as the bits of an f32 */
@@ -234,9 +265,13 @@ struct launch_row {
     int32_t logit_row, first_job, n_jobs, n_top; /* n_top: the most that one of its draws wants */
 };
 struct launch_sample {
-    float *logits; /* [*][n_vocab]; changed while the kernel runs, then as before */
+    float *logits; /* [n_logits][n_vocab]; changed while the kernel runs, then as before */
     const float *sums;
     int n_vocab, rows;
+    int first, n_logits; /* which of the step's live rows of logits there are */
+    /* Both NULL, or as launch_split() has made them: then rows of a family have the jobs of all of
+     * its draws in common, and each makes those that are its own. */
+    const int32_t *founders, *places;
     const struct launch_row *row;
     const struct launch_job *jobs;
     const struct launch_draw *draws;

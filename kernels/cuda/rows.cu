@@ -86,6 +86,7 @@ void launch_scale(void *stream, const struct launch_scale *a) {
  * bytes     2 pairs layers block_bytes   bound: memory
  * order     none */
 static __global__ void __launch_bounds__(THREADS) copy_blocks(struct launch_copy a) {
+    if (beyond(a.n_live, static_cast<int>(blockIdx.x))) return;
     uint8_t *layer = a.data + blockIdx.y * a.layer_bytes;
     const uint4 *from = reinterpret_cast<const uint4 *>(
         layer + static_cast<size_t>(a.pairs[2 * blockIdx.x]) * a.block_bytes);

@@ -13,6 +13,7 @@ typedef unsigned long long mass_t; /* of weights, in units of 2^-40: sums that n
  * order     thread i takes i, i + 512, …; lanes pairwise; warps in order: independent of n */
 static __global__ void __launch_bounds__(THREADS) logsumexp(struct launch_logsumexp a) {
     SHARED(float, scratch, WARPS);
+    if (a.n_logits && a.first + static_cast<int>(blockIdx.x) >= *a.n_logits) return;
     const float *row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.n_vocab);
     float top = -INFINITY, sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < a.n_vocab; i += THREADS) {
@@ -355,10 +356,16 @@ static __device__ __forceinline__ int find_token(const struct weights &w, const 
     return -1;
 }
 
-/* Tokens of all draws of the job into their results. */
+/* Whether a draw is made from these logits, by their number among those that may be. */
+static __device__ __forceinline__ bool is_of(const struct launch_sample &a,
+                                             const struct launch_draw &d, int logit_row) {
+    return !a.founders || a.founders[d.logit_row] == logit_row;
+}
+
+/* Tokens of the job's draws from this row into their results. */
 static __device__ __forceinline__ void draw_job(const struct launch_sample &a,
                                                 const struct launch_job &job, const float *logits,
-                                                struct sample_shared *s) {
+                                                int logit_row, struct sample_shared *s) {
     int best;
     struct weights w = {logits, a.n_vocab, 0, 0};
     w.top = block_next(logits, a.n_vocab, INFINITY, -1, s, &best);
@@ -396,6 +403,7 @@ static __device__ __forceinline__ void draw_job(const struct launch_sample &a,
     }
     for (int i = warp_id(); i < job.n_draws; i += WARPS) {
         struct launch_draw d = a.draws[job.first_draw + i];
+        if (!is_of(a, d, logit_row)) continue;
         int token = best;
         if (!greedy) {
             int found =
@@ -458,7 +466,10 @@ static __global__ void __launch_bounds__(THREADS) sample(struct launch_sample a)
     SHARED(struct sample_shared, shared, 1);
     struct sample_shared *s = shared;
     struct launch_row row = a.row[blockIdx.x];
-    float *logits = a.logits + static_cast<size_t>(row.logit_row) * static_cast<size_t>(a.n_vocab);
+    if (a.founders && a.founders[row.logit_row] != row.logit_row) return;
+    int at = (a.places ? a.places[row.logit_row] : row.logit_row) - a.first;
+    if (at < 0 || at >= a.n_logits) return;
+    float *logits = a.logits + static_cast<size_t>(at) * static_cast<size_t>(a.n_vocab);
     float limit = INFINITY;
     int token = -1;
     for (int i = 0; i < row.n_top; i++) {
@@ -470,15 +481,20 @@ static __global__ void __launch_bounds__(THREADS) sample(struct launch_sample a)
     }
     for (int j = row.first_job; j < row.first_job + row.n_jobs; j++) {
         struct launch_job job = a.jobs[j];
+        bool any = false;
+        for (int i = 0; i < job.n_draws && !any; i++)
+            any = is_of(a, a.draws[job.first_draw + i], row.logit_row);
+        if (!any) continue;
         bool changes = job.n_seen + job.n_bias + job.n_forbidden > 0;
         if (changes) change(a, job, logits);
-        draw_job(a, job, logits, s);
+        draw_job(a, job, logits, row.logit_row, s);
         if (changes) restore(a, job, logits);
         __syncthreads();
         for (int i = static_cast<int>(threadIdx.x); i < job.n_draws; i += THREADS) {
             struct launch_draw d = a.draws[job.first_draw + i];
+            if (!is_of(a, d, row.logit_row)) continue;
             struct launch_drawn *out = &a.out[d.index];
-            float sum = a.sums[row.logit_row];
+            float sum = a.sums[at];
             out->logprob = logits[out->token] - sum;
             int n = min(d.n_top, a.n_vocab);
             out->n_top = n;

@@ -35,9 +35,8 @@ bool state_wait(struct kernels_device *dev, struct err *e) {
     if (waiting) memmove(dev->pairs, dev->pairs + 2 * dev->n_copied, (size_t)waiting * 8);
     dev->n_pairs = waiting;
     dev->n_copied = 0;
-    dev->draws_in_flight = false;
     for (int i = 0; i < STATE_IMAGES; i++)
-        dev->images[i].used = false;
+        dev->images[i].waits = false;
     return ok && is_well(dev, e);
 }
 
@@ -48,8 +47,11 @@ bool state_reach(struct kernels_device *dev, uint64_t mark, struct err *e) {
 bool state_next_image(struct kernels_device *dev, struct err *e) {
     dev->image = (dev->image + 1) % STATE_IMAGES;
     struct state_image *i = &dev->images[dev->image];
-    bool ok = i->used ? state_reach(dev, i->mark, e) : is_well(dev, e);
-    i->used = false;
+    /* The host's side is free when it is copied, the device's when it is read. */
+    bool ok = i->waits ? state_reach(dev, i->copied, e) : is_well(dev, e);
+    if (i->waits) gpu_follow_aside(dev->gpu, i->read);
+    i->waits = false;
+    i->used = 0;
     return ok;
 }
 
@@ -71,15 +73,23 @@ static void *place(struct state_area *a, size_t n, size_t size) {
 
 static void lay_out_step(struct kernels_device *dev, struct state_area *a) {
     size_t rows = (size_t)dev->reserved.n_rows;
-    struct launch_batch *b = &dev->batch;
-    b->counts = place(a, 1, sizeof *b->counts);
-    b->tokens = place(a, rows, sizeof *b->tokens);
-    b->positions = place(a, rows, sizeof *b->positions);
-    b->table_of_row = place(a, rows, sizeof *b->table_of_row);
-    b->logit_rows = place(a, rows, sizeof *b->logit_rows);
-    b->tiles = place(a, (size_t)dev->max_tiles, sizeof *b->tiles);
-    b->warps = place(a, (size_t)dev->max_warps, sizeof *b->warps);
-    b->tables = place(a, (size_t)dev->max_tables, sizeof *b->tables);
+    struct launch_live *l = &dev->live;
+    l->counts = place(a, 1, sizeof *l->counts);
+    l->tokens = place(a, rows, sizeof *l->tokens);
+    l->positions = place(a, rows, sizeof *l->positions);
+    l->table_of_row = place(a, rows, sizeof *l->table_of_row);
+    l->logit_rows = place(a, rows, sizeof *l->logit_rows);
+    l->tiles = place(a, (size_t)dev->max_tiles, sizeof *l->tiles);
+    l->warps = place(a, (size_t)dev->max_warps, sizeof *l->warps);
+    l->tables = place(a, (size_t)dev->max_tables, sizeof *l->tables);
+    dev->batch = (struct launch_batch){.counts = l->counts,
+                                       .tokens = l->tokens,
+                                       .positions = l->positions,
+                                       .tables = l->tables,
+                                       .table_of_row = l->table_of_row,
+                                       .logit_rows = l->logit_rows,
+                                       .tiles = l->tiles,
+                                       .warps = l->warps};
 }
 
 static void lay_out_work(struct kernels_device *dev, struct state_area *a) {
@@ -92,6 +102,11 @@ static void lay_out_work(struct kernels_device *dev, struct state_area *a) {
     dev->sums = place(a, rows, sizeof(float));
     dev->scales = place(a, rows, sizeof(float));
     dev->inv_freq = place(a, d, sizeof(float));
+    int32_t **rows_of[] = {&dev->token, &dev->founder, &dev->before, &dev->founders, &dev->places};
+    for (size_t i = 0; i < sizeof rows_of / sizeof *rows_of; i++)
+        *rows_of[i] = place(a, rows + 1, sizeof(int32_t));
+    dev->forks = place(a, 2 * rows, sizeof(int32_t));
+    dev->n_forks = place(a, 1, sizeof(int32_t));
 }
 
 static size_t draws_bytes(const struct kernels_device *dev) {
@@ -111,20 +126,26 @@ static void measure(struct kernels_device *dev, const struct kernels_step_shape 
     items_most(s->n_rows, MOST_GROUP, dev->n_splits, &dev->max_tiles, &dev->max_warps);
     dev->max_tables = s->n_rows * ((context + LAUNCH_BLOCK - 1) / LAUNCH_BLOCK);
     dev->max_changes = 3 * s->n_vocab > MIN_CHANGES ? 3 * s->n_vocab : MIN_CHANGES;
-    dev->step = dev->work = dev->draws = dev->results = (struct state_area){0};
+    dev->step = dev->work = (struct state_area){0};
+    memset(dev->sets, 0, sizeof dev->sets);
     lay_out_step(dev, &dev->step);
     lay_out_work(dev, &dev->work);
     dev->step.bytes = dev->step.used;
     dev->work.bytes = dev->work.used;
-    dev->draws.bytes = draws_bytes(dev);
-    dev->results.bytes = STATE_DRAWS * sizeof(struct launch_drawn);
+    /* What isn't there of a row that lives: which family and draw it is of. */
+    dev->image_bytes = dev->step.bytes + 2 * ((size_t)s->n_rows * sizeof(int32_t) + ALIGN);
+    for (int i = 0; i < 2; i++) {
+        dev->sets[i].draws.bytes = draws_bytes(dev);
+        dev->sets[i].results.bytes = STATE_DRAWS * sizeof(struct launch_drawn);
+    }
     dev->step.used = dev->work.used = 0;
 }
 
 size_t state_scratch_bytes(const struct kernels_device *dev, const struct kernels_step_shape *s) {
     struct kernels_device *d = err_alloc(1, sizeof *d);
     measure(d, s);
-    size_t bytes = d->step.bytes + d->work.bytes + d->draws.bytes + d->results.bytes +
+    size_t bytes = d->step.bytes + d->work.bytes + STATE_IMAGES * d->image_bytes +
+                   2 * (d->sets[0].draws.bytes + d->sets[0].results.bytes) +
                    (dev->gemm ? gemm_workspace_bytes(dev->gemm) : 0) +
                    STATE_PAIRS * 2 * sizeof(int32_t);
     free(d);
@@ -148,18 +169,24 @@ void state_free_scratch(struct kernels_device *dev) {
         gpu_graph_free(dev->gpu, dev->graph[i].graph);
     dev->n_graphs = 0;
     drop(dev, &dev->step);
-    for (int i = 0; i < STATE_IMAGES; i++)
+    for (int i = 0; i < STATE_IMAGES; i++) {
         gpu_release_pinned(dev->gpu, dev->images[i].host);
+        gpu_release(dev->gpu, dev->images[i].device);
+    }
     memset(dev->images, 0, sizeof dev->images);
     drop(dev, &dev->work);
-    drop(dev, &dev->draws);
-    drop(dev, &dev->results);
+    for (int i = 0; i < 2; i++) {
+        drop(dev, &dev->sets[i].draws);
+        drop(dev, &dev->sets[i].results);
+    }
     gpu_release(dev->gpu, dev->pairs_device);
     gpu_release_pinned(dev->gpu, dev->pairs);
     free(dev->drawn);
-    dev->pairs = dev->pairs_device = NULL;
+    free(dev->families);
+    dev->pairs = dev->pairs_device = dev->families = NULL;
     dev->drawn = NULL;
-    dev->max_drawn = 0;
+    dev->max_drawn = dev->newest = dev->n_waiting = 0;
+    dev->has_families = false;
     dev->rope_loaded = NULL;
     dev->reserved = (struct kernels_step_shape){0};
 }
@@ -176,12 +203,15 @@ bool state_reserve(struct kernels_device *dev, const struct kernels_step_shape *
                        dev->info.name, most / 1024);
     size_t pairs = STATE_PAIRS * 2 * sizeof(int32_t);
     bool ok = take(dev, &dev->step, false, "a step's tables", e);
-    for (int i = 0; ok && i < STATE_IMAGES; i++)
-        ok = (dev->images[i].host =
-                  gpu_alloc_pinned(dev->gpu, dev->step.bytes, "a step's tables", e)) != NULL;
+    for (int i = 0; ok && i < STATE_IMAGES; i++) {
+        struct state_area a = {.bytes = dev->image_bytes};
+        ok = take(dev, &a, true, "a step's tables", e);
+        dev->images[i] = (struct state_image){.host = a.host, .device = a.device};
+    }
+    for (int i = 0; ok && i < 2; i++)
+        ok = take(dev, &dev->sets[i].draws, true, "draws", e) &&
+             take(dev, &dev->sets[i].results, true, "results of draws", e);
     if (!ok || !take(dev, &dev->work, false, "attention's states", e) ||
-        !take(dev, &dev->draws, true, "draws", e) ||
-        !take(dev, &dev->results, true, "results of draws", e) ||
         !(dev->pairs_device = gpu_alloc(dev->gpu, pairs, "block copies", e)) ||
         !(dev->pairs = gpu_alloc_pinned(dev->gpu, pairs, "block copies", e))) {
         state_free_scratch(dev);
@@ -189,7 +219,6 @@ bool state_reserve(struct kernels_device *dev, const struct kernels_step_shape *
     }
     lay_out_step(dev, &dev->step);
     lay_out_work(dev, &dev->work);
-    dev->max_drawn = STATE_DRAWS;
-    dev->drawn = err_alloc(STATE_DRAWS, sizeof *dev->drawn);
+    dev->families = err_alloc((size_t)s->n_rows, sizeof *dev->families);
     return true;
 }

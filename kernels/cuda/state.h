@@ -24,13 +24,34 @@ struct state_area {
     size_t bytes, used;
 };
 
-/* Images in pinned memory of what steps upload, taken in turn: while the device still reads one,
- * the host fills the other. */
+/* What steps upload, taken in turn: while the device still reads one, the host fills the other, and
+ * it is copied beside the work.  launch_split() brings what lives of it to where the step's kernels
+ * read it. */
 enum { STATE_IMAGES = 2 };
 struct state_image {
-    uint8_t *host; /* owned */
-    uint64_t mark; /* behind the copies from it */
-    bool used;     /* since it was last known to be free */
+    uint8_t *host, *device; /* owned; host: pinned */
+    size_t used;            /* bytes */
+    uint64_t copied, read;  /* marks: behind the copy, and behind the launch that reads it */
+    bool waits;             /* for these, since it was last known to be free */
+};
+
+/* What one launch of draws takes: the host's side of a set's `draws`, and how full it is. */
+struct state_part {
+    struct launch_row *rows;
+    struct launch_job *jobs;
+    struct launch_draw *draws;
+    struct launch_change *changes;
+    int n_rows, n_jobs, n_draws, n_changes;
+    size_t jobs_at, draws_at, changes_at, saved_at; /* bytes in the area */
+};
+
+/* The draws of a step, until they are taken. */
+struct state_set {
+    struct state_area draws;   /* what they are */
+    struct state_area results; /* and what came of them */
+    bool whole;                /* all were uploaded at once, and their results are on the device */
+    int n;
+    uint64_t mark; /* behind what brings the results back */
 };
 
 /* Steps that a graph serves: grids as large as these. */
@@ -65,13 +86,14 @@ struct kernels_device {
     /* Set by reserve_rows(). */
     struct kernels_step_shape reserved;
     int split, n_splits;
-    struct state_area step; /* what a step uploads, by way of images */
+    struct state_area step; /* what lives of a step's batch */
     struct state_image images[STATE_IMAGES];
+    size_t image_bytes;
     int image;                 /* of the step that is being filled, or was last */
-    struct state_area work;    /* states of attention, turns, sums */
-    struct state_area draws;   /* what sample() uploads */
-    struct state_area results; /* what it brings back */
+    struct state_area work;    /* states of attention, turns, sums, what launch_split() finds */
     struct launch_batch batch; /* pointers into `step` */
+    struct launch_live live;   /* the same */
+    int32_t *token, *founder, *before, *founders, *places, *forks, *n_forks; /* of launch_split() */
     float *stats, *states, *turns, *sums, *inv_freq;
     float *scales;         /* of the operand last written, a row each; used where fp8 */
     const uint8_t *scaled; /* that operand's first row */
@@ -82,17 +104,20 @@ struct kernels_device {
     const struct kernels_batch *now; /* borrowed; NULL outside a step */
     struct state_shape grid;
     bool turns_made, replays;
+    bool has_families; /* also until its draws have been queued */
+    int32_t *families; /* owned: of each row of its logits, the first of its family; or itself */
     uint64_t calls;
     struct state_graph *recording; /* the graph that this step becomes, or is; NULL: none */
     bool graphs;                   /* are to be used */
     struct state_graph graph[STATE_GRAPHS];
     int n_graphs;
 
-    /* Of sample(), until drawn(). */
-    struct kernels_drawn *drawn; /* owned; results of all but the last part */
-    int n_drawn, max_drawn, n_fetched;
-    bool draws_in_flight; /* the areas of draws are in use */
-    uint64_t draws_mark;  /* behind what brings the results back */
+    /* Of sample(), until drawn(): of the last two steps. */
+    struct state_set sets[2];
+    int newest, n_waiting;       /* sets that haven't been taken */
+    struct state_part part;      /* of the newest set, where it is whole */
+    struct kernels_drawn *drawn; /* owned; results of the set that isn't whole */
+    int max_drawn;
 };
 
 /* A row of an operand, or of f32, has 4 bytes an element. */

@@ -8,6 +8,7 @@
 
 #include "kernels/host_emulation/gpu_host.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,10 @@ struct node {
     size_t bytes;
     const struct gpu_graph *graph; /* borrowed */
     uint64_t mark;                 /* from 1 on; 0: none */
+    uint64_t after;                /* a mark of the other stream, likewise */
 };
+
+enum { WORK, ASIDE, STREAMS };
 
 struct queue {
     struct node *first, **end; /* owned list */
@@ -46,11 +50,12 @@ struct piece {
 };
 
 struct gpu {
-    struct queue stream;
+    struct queue stream[STREAMS];
     struct gpu_graph *recording;   /* owned; NULL: work goes to the stream */
     struct piece *pieces, *pinned; /* owned */
     size_t taken;
-    uint64_t n_marks, reached;
+    uint64_t n_marks; /* of both streams: mark m is of stream m % STREAMS */
+    uint64_t reached[STREAMS];
     int allocations;
     bool failed;
 };
@@ -59,6 +64,7 @@ static size_t memory_bytes = (size_t)1 << 30;
 static int capability_major = 9, capability_minor = 0;
 static bool eager, sealed;
 static size_t most_taken;
+static atomic_int waiting;    /* nodes that compute, on streams */
 static const char *fail_when; /* borrowed; NULL: never */
 
 void gpu_host_memory(size_t bytes) { memory_bytes = bytes; }
@@ -84,7 +90,8 @@ bool gpu_open(struct gpu **out, struct gpu_info *info, struct err *e) {
                               .shared_bytes = 227 * 1024};
     snprintf(info->name, sizeof info->name, "emulated on the host");
     struct gpu *g = err_alloc(1, sizeof *g);
-    g->stream.end = &g->stream.first;
+    for (int i = 0; i < STREAMS; i++)
+        g->stream[i].end = &g->stream[i].first;
     *out = g;
     return true;
 }
@@ -161,7 +168,7 @@ static void do_node(const struct node *n) {
     if (n->graph)
         for (const struct node *it = n->graph->nodes.first; it; it = it->next)
             do_node(it);
-    else if (n->mark)
+    else if (n->mark || n->after)
         return;
     else if (n->to)
         memcpy(n->to, n->from, n->bytes);
@@ -175,27 +182,38 @@ static void drop_node(struct node *n) {
     free(n);
 }
 
-/* Does what is queued, up to the mark.  A failed device does nothing more. */
-static void drain(struct gpu *g, uint64_t mark) {
-    while (g->stream.first && g->reached < mark) {
-        struct node *n = g->stream.first;
+static bool computes(const struct node *n) { return n->body || n->graph; }
+
+/* Does what is queued, up to the mark, and of the other stream what that has to wait for: no more.
+ * A failed device does nothing. */
+static void drain(struct gpu *g, int s, uint64_t mark) {
+    struct queue *q = &g->stream[s];
+    while (q->first && g->reached[s] < mark) {
+        struct node *n = q->first;
+        if (n->after) drain(g, (int)(n->after % STREAMS), n->after);
         if (fail_when && !access(fail_when, F_OK)) g->failed = true;
         if (!g->failed) do_node(n);
-        if (n->mark) g->reached = n->mark;
-        g->stream.first = n->next;
-        if (!n->next) g->stream.end = &g->stream.first;
+        if (n->mark) g->reached[s] = n->mark;
+        waiting -= computes(n);
+        q->first = n->next;
+        if (!n->next) q->end = &q->first;
         drop_node(n);
     }
 }
 
-static void queue(struct gpu *g, struct node node) {
-    struct queue *q = g->recording ? &g->recording->nodes : &g->stream;
+static void queue_on(struct gpu *g, int s, struct node node) {
+    struct queue *q = g->recording ? &g->recording->nodes : &g->stream[s];
     struct node *n = err_alloc(1, sizeof *n);
     *n = node;
     *q->end = n;
     q->end = &n->next;
-    if (eager && !g->recording) drain(g, UINT64_MAX);
+    if (!g->recording) waiting += computes(n);
+    if (eager && !g->recording) drain(g, s, UINT64_MAX);
 }
+
+static void queue(struct gpu *g, struct node node) { queue_on(g, WORK, node); }
+
+int gpu_host_waiting(void) { return waiting; }
 
 void gpu_put(struct gpu *g, void *to, const void *from, size_t bytes) {
     BUG_ON(g->recording != NULL);
@@ -213,6 +231,16 @@ void gpu_get(struct gpu *g, void *to, const void *from, size_t bytes) {
     if (bytes) queue(g, (struct node){.to = to, .from = from, .bytes = bytes});
 }
 
+void gpu_put_aside(struct gpu *g, void *to, const void *from, size_t bytes) {
+    BUG_ON(g->recording || !is_pinned(g, from));
+    if (bytes) queue_on(g, ASIDE, (struct node){.to = to, .from = from, .bytes = bytes});
+}
+
+void gpu_get_aside(struct gpu *g, void *to, const void *from, size_t bytes) {
+    BUG_ON(g->recording || !is_pinned(g, to));
+    if (bytes) queue_on(g, ASIDE, (struct node){.to = to, .from = from, .bytes = bytes});
+}
+
 void gpu_host_fail(void *stream) { ((struct gpu *)stream)->failed = true; }
 
 static bool done(const struct gpu *g, struct err *e) {
@@ -221,19 +249,34 @@ static bool done(const struct gpu *g, struct err *e) {
 
 bool gpu_wait(struct gpu *g, struct err *e) {
     BUG_ON(g->recording != NULL);
-    drain(g, UINT64_MAX);
+    for (int s = 0; s < STREAMS; s++)
+        drain(g, s, UINT64_MAX);
     return done(g, e);
 }
 
-uint64_t gpu_mark(struct gpu *g) {
+static uint64_t set_mark(struct gpu *g, int s) {
     BUG_ON(g->recording != NULL);
-    queue(g, (struct node){.mark = ++g->n_marks});
-    return g->n_marks;
+    uint64_t mark = ++g->n_marks * STREAMS + (uint64_t)s;
+    queue_on(g, s, (struct node){.mark = mark});
+    return mark;
 }
 
+uint64_t gpu_mark(struct gpu *g) { return set_mark(g, WORK); }
+
+uint64_t gpu_mark_aside(struct gpu *g) { return set_mark(g, ASIDE); }
+
+static void follow(struct gpu *g, int s, uint64_t mark) {
+    BUG_ON(g->recording || (int)(mark % STREAMS) == s || mark / STREAMS > g->n_marks);
+    queue_on(g, s, (struct node){.after = mark});
+}
+
+void gpu_follow(struct gpu *g, uint64_t mark) { follow(g, WORK, mark); }
+
+void gpu_follow_aside(struct gpu *g, uint64_t mark) { follow(g, ASIDE, mark); }
+
 bool gpu_reach(struct gpu *g, uint64_t mark, struct err *e) {
-    BUG_ON(g->recording != NULL || mark > g->n_marks);
-    drain(g, mark);
+    BUG_ON(g->recording != NULL || mark / STREAMS > g->n_marks);
+    drain(g, (int)(mark % STREAMS), mark);
     return done(g, e);
 }
 

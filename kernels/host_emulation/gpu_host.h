@@ -23,6 +23,8 @@ void gpu_host_seal(bool seal);
 size_t gpu_host_most_taken(void);
 /* Whether work is done at once, or when somebody waits: the default, which shows who doesn't. */
 void gpu_host_eager(bool at_once);
+/* Launches and runs of graphs that devices have queued and not done. */
+int gpu_host_waiting(void);
 /* The device fails, as after an illegal access. */
 void gpu_host_fail(void *stream);
 /* Every device fails at the first work after a file of this name is there; borrowed. */

@@ -142,18 +142,28 @@ def kernels_fp8(machine, limit):
     return {"tests": machine.check_tests("fp8", limit)}
 
 
+def kernels_split(machine, limit):
+    """the trie's split against its definition; steps whose tokens the host doesn't know against those it does"""
+    return {"tests": machine.check_tests("split", limit)}
+
+
+def follow(machine, limit):
+    """the step loop while steps follow steps whose draws aren't known: stops, cancels, parking; no draw changes"""
+    return {"tests": machine.check_tests("follow", limit)}
+
+
 def sanitizer(tool):
     def check(machine, limit):
         found = find_tool("compute-sanitizer")
         if not found:
             raise Skipped("there is no compute-sanitizer here (CUDA toolkit, or PyPI: nvidia-cuda-sanitizer-api)")
         tests = 0
-        for name in ("rows", "attention"):
-            out = machine.run([found, "--tool", tool, "--error-exitcode", "9", machine.binary(name)], limit / 2)
+        for name in ("rows", "attention", "split"):
+            out = machine.run([found, "--tool", tool, "--error-exitcode", "9", machine.binary(name)], limit / 3)
             totals = re.search(r"Checks: (\d+)", out)
             tests += int(totals[1]) if totals else 0
         return {"tests": tests}
-    check.__doc__ = f"compute-sanitizer {tool} over the row and attention kernels"
+    check.__doc__ = f"compute-sanitizer {tool} over the kernels of rows, attention and the trie's split"
     return check
 
 
@@ -216,6 +226,17 @@ def graphs(machine, limit):
     return {"times_as_fast": gains}
 
 
+def overlap(machine, limit):
+    """steps queued before the draws of those before are fetched, against steps that wait for them, 0.5B"""
+    with_, without = (machine.bench(limit / 2, "0.5b", weights="bf16", rows="1,16,256", steps=20, overlap=o)
+                      for o in ("on", "off"))
+    plain = {s["rows"]: s["ms"] for s in without["steps"]}
+    gains = {str(s["rows"]): plain[s["rows"]] / s["ms"] for s in with_["steps"]}
+    if not machine.emulated and gains["256"] < 1:
+        raise Failed(f"waiting is faster at 256 rows: {gains}")
+    return {"times_as_fast": gains}
+
+
 def memory(machine, limit):
     """98 % of the memory planned, taken, and held while steps run"""
     report = machine.bench(limit, "1.5b", weights="bf16", rows="64", steps=8, fill_percent=98)
@@ -232,20 +253,23 @@ def memory(machine, limit):
 
 
 CHECKS = [  # name, seconds at most, function
-    ("device", 20, device),
+    ("device", 15, device),
     ("kernels-rows", 15, kernels_rows),
     ("kernels-attention", 15, kernels_attention),
-    ("kernels-sample", 20, kernels_sample),
+    ("kernels-sample", 15, kernels_sample),
     ("kernels-fp8", 15, kernels_fp8),
-    ("small-model", 25, small_model),
-    ("engine", 20, engine),
+    ("kernels-split", 10, kernels_split),
+    ("small-model", 20, small_model),
+    ("follow", 15, follow),
+    ("engine", 15, engine),
     ("directories", 15, directories),
-    ("memcheck", 40, sanitizer("memcheck")),
-    ("racecheck", 40, sanitizer("racecheck")),
-    ("graphs", 30, graphs),
-    ("decode-0.5b-bf16", 30, decode("0.5b", "bf16")),
-    ("decode-0.5b-fp8", 30, decode("0.5b", "fp8")),
-    ("decode-1.5b-bf16", 35, decode("1.5b", "bf16")),
+    ("memcheck", 30, sanitizer("memcheck")),
+    ("racecheck", 35, sanitizer("racecheck")),
+    ("graphs", 25, graphs),
+    ("overlap", 25, overlap),
+    ("decode-0.5b-bf16", 25, decode("0.5b", "bf16")),
+    ("decode-0.5b-fp8", 25, decode("0.5b", "fp8")),
+    ("decode-1.5b-bf16", 30, decode("1.5b", "bf16")),
     ("decode-8b-bf16", 50, decode("8b", "bf16")),
     ("decode-8b-fp8", 60, decode("8b", "fp8")),
     ("decode-8b-fp8-kv", 40, decode("8b", "fp8", "fp8")),
@@ -253,7 +277,8 @@ CHECKS = [  # name, seconds at most, function
     ("memory", 30, memory),
 ]
 # Not with --emulated: the part `cuda` of tests/run runs these tests anyway, and compute-sanitizer wants a device.
-NOT_EMULATED = {"kernels-attention", "kernels-sample", "kernels-fp8", "small-model", "engine", "directories", "memcheck", "racecheck"}
+NOT_EMULATED = {"kernels-attention", "kernels-sample", "kernels-fp8", "kernels-split", "small-model", "follow", "engine",
+                "directories", "memcheck", "racecheck"}
 
 
 def has_gpu():
@@ -265,7 +290,8 @@ def build(folder, emulated):
     if emulated:
         targets = ["test_cuda_rows", "emulated_cuda_bench"]
     else:
-        targets = [f"gpu_cuda_{n}" for n in ("rows", "attention", "sample", "fp8", "step", "engine", "hf", "bench")]
+        targets = [f"gpu_cuda_{n}" for n in ("rows", "attention", "sample", "fp8", "split", "step", "follow", "engine", "hf",
+                                              "bench")]
     if not (folder / "build.ninja").exists():
         subprocess.run(["cmake", "--preset", "dev", "-B", folder, "-DBUILD_TESTING=ON",
                         *([] if emulated else ["-DFIRSTPASS_CUDA=ON"])], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

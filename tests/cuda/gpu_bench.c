@@ -30,7 +30,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes, MAX_COUNTS = 16, CHUNK = 256 }
 struct bench {
     const struct shape *shape;
     const char *weights, *kv_type, *isa;
-    bool graphs;
+    bool graphs, overlap;
     int counts[MAX_COUNTS], n_counts; /* rows of a step */
     int prompt, own, steps; /* positions shared, positions of each row's own, timed steps */
     double fill;            /* share of the memory that is free to take; 0: what is needed */
@@ -45,6 +45,7 @@ struct bench {
     int32_t *tokens, *positions, *tables, *starts, *rows; /* owned, of a step */
     struct kernels_draw *draws;
     struct kernels_drawn *drawn;
+    struct kernels_family *families;
 };
 
 static _Noreturn void fail(const char *what, const struct err *e) {
@@ -192,6 +193,7 @@ static void take_memory(struct bench *b) {
     b->tables = err_alloc(entries, sizeof *b->tables);
     b->draws = err_alloc(rows, sizeof *b->draws);
     b->drawn = err_alloc(rows, sizeof *b->drawn);
+    b->families = err_alloc(rows, sizeof *b->families);
 }
 
 /* ---- steps ---- */
@@ -239,12 +241,23 @@ static void prefill(struct bench *b) {
                                             KERNELS_BLOCK);
 }
 
+static void collect(struct bench *b, int n) {
+    struct err e = {0};
+    if (!step_collect(b->step, b->drawn, n, &e)) fail("draws", &e);
+}
+
+/* The last draws of `decode` with these rows. */
+static void decode_end(struct bench *b, int n) {
+    if (b->overlap) collect(b, n);
+}
+
 static void decode(struct bench *b, int n, int turn) {
     static const struct kernels_draw draw = {
         .seed = 5, .temperature = 1, .top_p = 0.95f, .repetition = 1};
-    struct err e = {0};
+    bool follows = turn && b->overlap;
     int at = 0;
     for (int i = 0; i < n; i++) {
+        b->families[i] = (struct kernels_family){i, 1};
         b->starts[i] = at;
         at = put_table(b, i, at);
         b->rows[i] = i;
@@ -253,7 +266,7 @@ static void decode(struct bench *b, int n, int turn) {
         b->draws[i].logit_row = i;
         b->draws[i].candidate = (uint32_t)i;
         b->draws[i].position = (uint32_t)turn;
-        b->tokens[i] = turn ? b->drawn[i].token : i % b->model.shape.n_vocab;
+        b->tokens[i] = follows ? 0 : turn ? b->drawn[i].token : i % b->model.shape.n_vocab;
     }
     b->starts[n] = at;
     int32_t *logit_rows = b->rows; /* row i has table i and logits i */
@@ -268,10 +281,15 @@ static void decode(struct bench *b, int n, int turn) {
                                   .groups = &group,
                                   .n_groups = n > 1 && group.n_prefix_blocks,
                                   .logit_rows = logit_rows,
-                                  .n_logits = n};
+                                  .n_logits = n,
+                                  .families = b->families,
+                                  .n_families = follows ? n : 0,
+                                  .draws = b->rows};
     forward(b, &batch);
     struct kernels_draws draws = {.draws = b->draws, .n_draws = n};
-    if (!step_draw(b->step, &draws, b->drawn, &e)) fail("draws", &e);
+    step_draw(b->step, &draws);
+    /* As the engine does it: a step is queued before the draws of the one before are fetched. */
+    if (turn || !b->overlap) collect(b, n);
 }
 
 /* ---- what the device can do ---- */
@@ -363,6 +381,7 @@ static void measure(struct bench *b, int n, double bytes_per_s, double macs_per_
         sum += took;
         best = fmin(best, took);
     }
+    decode_end(b, n);
     k->profile(b->model.device, &after);
     double ideal = ideal_seconds(&before, &after, b->steps, bytes_per_s, macs_per_s);
     printf("  {\"rows\": %d, \"ms\": %.4f, \"best_ms\": %.4f, \"tokens_per_s\": %.1f, "
@@ -378,13 +397,15 @@ static void run(struct bench *b) {
     take_memory(b);
     prefill(b);
     double macs = product_speed(b), bytes = copy_speed(b);
-    decode(b, b->counts[0], 0); /* libraries take what they take at their first use */
+    decode(b, b->counts[0], 0);
+    decode_end(b, b->counts[0]); /* libraries take what they take at their first use */
     int allocations = gpu_allocations(b->model.device->gpu);
     size_t free_begun = k->memory_free(b->model.device);
-    printf("{\"model\": \"%s\", \"device\": \"%s\", \"graphs\": %s, \"prompt\": %d, \"own\": %d,\n"
+    printf("{\"model\": \"%s\", \"device\": \"%s\", \"graphs\": %s, \"overlap\": %s, \"prompt\": "
+           "%d, \"own\": %d,\n"
            " \"load_s\": %.3f, \"bytes_per_s\": %.4g, \"macs_per_s\": %.4g, \"steps\": [\n",
-           b->shape->name, k->describe(b->model.device), b->graphs ? "true" : "false", b->prompt,
-           b->own, b->load_seconds, bytes, macs);
+           b->shape->name, k->describe(b->model.device), b->graphs ? "true" : "false",
+           b->overlap ? "true" : "false", b->prompt, b->own, b->load_seconds, bytes, macs);
     for (int i = 0; i < b->n_counts; i++)
         measure(b, b->counts[i], bytes, macs, i + 1 == b->n_counts);
     size_t free_ended = k->memory_free(b->model.device);
@@ -408,9 +429,9 @@ static void close_all(struct bench *b) {
     m->kernels->weight_free(m->device, m->embedding);
     m->kernels->buffer_free(m->device, m->vectors);
     m->kernels->device_close(m->device);
-    void *lists[] = {b->tokens, b->positions, b->starts,
-                     b->rows,   b->tables,    b->draws,
-                     b->drawn,  m->layers,    (void *)(uintptr_t)m->rope.inv_freq};
+    void *lists[] = {
+        b->tokens, b->positions, b->starts,   b->rows,   b->tables,
+        b->draws,  b->drawn,     b->families, m->layers, (void *)(uintptr_t)m->rope.inv_freq};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]);
 }
@@ -449,11 +470,13 @@ static void parse(struct bench *b, const char *name, const char *value) {
         b->steps = number(value);
     } else if (!strcmp(name, "--graphs")) {
         b->graphs = strcmp(value, "off") != 0;
+    } else if (!strcmp(name, "--overlap")) {
+        b->overlap = strcmp(value, "off") != 0;
     } else if (!strcmp(name, "--fill-percent")) {
         b->fill = number(value) / 100.0;
     } else {
-        fail("--model --weights --kv --isa --rows --prompt --own --steps --graphs --fill-percent, "
-             "each "
+        fail("--model --weights --kv --isa --rows --prompt --own --steps --graphs --overlap "
+             "--fill-percent, each "
              "with a value",
              NULL);
     }
@@ -465,6 +488,7 @@ int main(int argc, char **argv) {
                       .kv_type = "bf16",
                       .isa = "auto",
                       .graphs = true,
+                      .overlap = true,
                       .counts = {1, 4},
                       .n_counts = 2,
                       .prompt = 200,

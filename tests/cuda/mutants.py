@@ -1,4 +1,4 @@
-"""Planted mistakes in the CUDA kernels: each must make the emulated tests fail.
+"""Planted mistakes in the CUDA kernels and in what queues them: each must make the emulated tests fail.
 
     python3 tests/cuda/mutants.py [BUILD [FIRST [LAST]]]        FIRST, LAST: numbers of mutants, from 1
 
@@ -19,7 +19,7 @@ BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build").resol
 FIRST, LAST = (int(sys.argv[i]) if len(sys.argv) > i else 10**6 * (i - 2) for i in (2, 3))
 OBJECTS = "CMakeFiles/kernels_emulated.dir/kernels/cuda"
 
-# (what, kernel compiled, file changed, from, to, test)
+# (what, file compiled, file changed, from, to, test); a file with its folder is the engine's, others are kernels/cuda's
 MUTANTS = [
     ("a missing __syncthreads before the tile is read", "attention_tile.cu", "attention_tile.cu",
      "copy_wait<1>();\n        __syncthreads();", "copy_wait<1>();", "test_cuda_attention"),
@@ -77,14 +77,60 @@ MUTANTS = [
      "a.w_scales[i] * x", "a.w_scales[i / 2] * x", "test_cuda_gemm"),
     ("a product that forgets what it adds to", "rows.cu", "rows.cu",
      "y[i] = a.add ? y[i] + v : v;", "y[i] = v;", "test_cuda_gemm"),
+    ("a split that takes the last of a family for its founder", "split.cu", "split.cu",
+     "while (a.token[at] != a.token[r])\n        at++;", "at = r;", "test_cuda_split"),
+    ("a split that looks past the family's first row", "split.cu", "split.cu",
+     "a.families[r] >= 0 ? a.families[r] : r;", "a.families[r] >= 0 ? max(a.families[r] - 1, 0) : r;",
+     "test_cuda_split"),
+    ("a missing __syncthreads before the ranks are read", "split.cu", "split.cu",
+     "scratch[warp_id()] = __popc(set);\n    __syncthreads();", "scratch[warp_id()] = __popc(set);",
+     "test_cuda_split"),
+    ("a missing __syncthreads before the tokens are compared", "split.cu", "split.cu",
+     ": a.tokens[r];\n    __syncthreads();", ": a.tokens[r];", "test_cuda_split"),
+    ("work for rows that don't live", "split.cu", "split.cu",
+     "bool keeps = item.first_query < item.n_rows * a.group;", "bool keeps = i < n;", "test_cuda_split"),
+    ("a fork that begins with the wrong block", "split.cu", "split.cu",
+     "a.tables[a.table_of_row[a.families[r]] + block]", "a.tables[a.table_of_row[r] + block]", "test_cuda_split"),
+    ("copies of blocks for forks forgotten", "rows.cu", "rows.cu",
+     "if (beyond(a.n_live, static_cast<int>(blockIdx.x))) return;", "if (a.n_live) return;", "test_cuda_split"),
+    ("draws of other rows of the family made, too", "sample.cu", "sample.cu",
+     "return !a.founders || a.founders[d.logit_row] == logit_row;", "return true;", "test_cuda_split"),
+    ("logits of the second chunk read in the first", "sample.cu", "sample.cu",
+     "if (at < 0 || at >= a.n_logits) return;", "at = at < 0 ? 0 : at % a.n_logits;", "test_cuda_split"),
+    ("a batch used before it is copied", "forward.c", "forward.c",
+     "    gpu_follow(dev->gpu, i->copied);\n", "", "test_cuda_split"),
+    ("draws used before they are copied", "draws.c", "draws.c",
+     "    gpu_follow(dev->gpu, gpu_mark_aside(dev->gpu));\n", "", "test_cuda_split"),
+    ("results fetched before they are there", "draws.c", "draws.c",
+     "    gpu_follow_aside(dev->gpu, gpu_mark(dev->gpu));\n", "", "test_cuda_split"),
+    ("a batch written over while it is copied", "state.c", "state.c",
+     "i->waits ? state_reach(dev, i->copied, e) : is_well(dev, e)", "is_well(dev, e)", "test_cuda_step"),
+    ("rows of a family with the jobs of the first alone", "draws.c", "draws.c",
+     "        row->n_jobs = row[1].n_jobs;\n", "", "test_cuda_split"),
+    ("a host that waits for all that is queued", "draws.c", "draws.c",
+     "if (!state_reach(dev, set->mark, e)) return false;\n    if (n_draws", "if (!state_wait(dev, e)) return false;\n    if (n_draws",
+     "test_cuda_follow"),
+    ("a fork whose first row doesn't count", "engine/decode.c", "engine/decode.c",
+     "        b->cached++;\n        count_rows(b, 1);\n    }\n    return !over;", "        count_rows(b, 1);\n    }\n    return !over;",
+     "test_cuda_follow"),
+    ("a fork in another block than its row", "engine/branch.c", "engine/branch.c",
+     "push_block(f, f->members[0].block);", "push_block(f, kv_alloc(pool));", "test_cuda_follow"),
+    ("a step planned before its guesses are known", "engine/decode.c", "engine/decode.c",
+     "job_has_penalties(b->job) || b->n_guesses", "job_has_penalties(b->job)", "test_cuda_follow"),
+    ("blocks of members that stay, kept", "engine/decode.c", "engine/decode.c",
+     "    branch_give_back(b, d->pool);\n    d->next", "    d->next", "test_cuda_follow"),
 ]
 
 
-def compile_command(kernel):
+def object_of(compiled):
+    return f"CMakeFiles/engine.dir/{compiled}.o" if "/" in compiled else f"{OBJECTS}/{compiled}.o"
+
+
+def compile_command(compiled):
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
-        if f"{OBJECTS}/{kernel}.o" in entry["command"]:
+        if object_of(compiled) in entry["command"]:
             return shlex.split(entry["command"]), entry["file"]
-    raise SystemExit(f"error: {BUILD} doesn't build the emulated kernel {kernel}")
+    raise SystemExit(f"error: {BUILD} doesn't build {object_of(compiled)}")
 
 
 def link_command(test):
@@ -100,10 +146,11 @@ def replaced(words, old, new):
 
 
 def run_mutant(folder, kernel, changed, before, after, test):
-    text = (ROOT / "kernels/cuda" / changed).read_text()
+    path = changed if "/" in changed else f"kernels/cuda/{changed}"
+    text = (ROOT / path).read_text()
     if text.count(before) != 1:
         return f"the text to change is {text.count(before)} times in {changed}"
-    copy = folder / "kernels/cuda" / changed
+    copy = folder / path
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_text(text.replace(before, after))
     words, source = compile_command(kernel)
@@ -118,7 +165,9 @@ def run_mutant(folder, kernel, changed, before, after, test):
     if done.returncode:
         return f"doesn't compile: {done.stderr[-500:]}"
     words = link_command(test)
-    words = replaced(words, f"{OBJECTS}/{kernel}.o", str(folder / "mutant.o"))
+    if "/" in kernel:  # before the archive that has the sound one
+        words.insert(next(i for i, w in enumerate(words) if w.endswith(".a")), str(folder / "mutant.o"))
+    words = replaced(words, object_of(kernel), str(folder / "mutant.o"))
     words = replaced(words, test, str(folder / "test"))
     done = subprocess.run(words, cwd=BUILD, capture_output=True, text=True)
     if done.returncode:

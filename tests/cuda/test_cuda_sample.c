@@ -19,7 +19,7 @@ static void draw_on(const struct side *s, const float *logits, int n_rows, int n
     struct err e = {0};
     size_t bytes = (size_t)n_rows * (size_t)n_vocab * 4;
     struct kernels_view v = side_new(s, logits, bytes);
-    s->k->sample(s->dev, v, n_vocab, draws);
+    s->k->sample(s->dev, v, n_vocab, draws, 0, n_rows);
     ck_assert_msg(s->k->drawn(s->dev, out, draws->n_draws, &e), "%s", e.message);
     if (s->bf16) {
         /* The row is as it was: penalties are undone. */

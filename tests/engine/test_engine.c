@@ -241,6 +241,63 @@ START_TEST(guesses_change_no_draw) {
 }
 END_TEST
 
+/* Steps that follow others before their draws are known change nothing, whatever ends or is parked
+ * meanwhile: rows shared or not, pools small and roomy, candidates started late, stop strings, ends
+ * of text and of the length, log-probabilities, penalties, several temperatures. */
+START_TEST(overlap_changes_no_draw) {
+    struct engine *plain =
+        open_engine((struct engine_options){.no_guessing = true, .no_overlap = true});
+    static const char *const stops[] = {"e", "12", "w2"};
+    static const size_t lens[] = {1, 2, 2};
+    static const float ladder[] = {0.3f, 1.2f, 0};
+    const struct engine_options kinds[] = {
+        {.no_guessing = true},
+        {0},
+        {.no_guessing = true, .no_sharing = true, .max_rows = 5},
+        {.no_guessing = true, .kv_blocks = 40, .max_rows = 20, .prefill_chunk = 7},
+        {.kv_blocks = 14, .max_rows = 8},
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct engine_options o = kinds[k];
+        o.always_overlap = true;
+        struct engine *g = open_engine(o);
+        for (int variant = 0; variant < 8; variant++) {
+            struct engine_job job = job_of(30 + variant, 24, 40);
+            job.width = variant & 1 ? 7 : 24;
+            job.seed = (uint64_t)variant;
+            job.sampling.temperature = variant & 2 ? 0.4f : 1.2f;
+            job.stops = stops;
+            job.stop_lens = lens;
+            job.n_stops = variant & 4 ? 3 : 0;
+            job.logprobs = variant & 1;
+            job.n_top_logprobs = 3;
+            job.min_tokens = variant;
+            if (variant == 6) job.sampling.repetition_penalty = 1.2f;
+            if (variant == 7) {
+                job.sampling.temperatures = ladder;
+                job.sampling.n_temperatures = 3;
+            }
+            struct outcome *a = run(plain, &job), *b = run(g, &job);
+            same(a, b, 24);
+            outcome_free(a);
+            outcome_free(b);
+        }
+        struct engine_stats s;
+        engine_stats(g, &s);
+        ck_assert_uint_gt(s.steps_ahead, s.steps / 20);
+        if (!k) ck_assert_uint_gt(s.steps_ahead, s.steps / 2);
+        if (!k) ck_assert_uint_gt(s.surplus_rows, 0);
+        ck_assert_uint_lt(s.surplus_rows, s.rows / 2);
+        all_free(g);
+        engine_close(g);
+    }
+    struct engine_stats s;
+    engine_stats(plain, &s);
+    ck_assert_uint_eq(s.steps_ahead, 0);
+    engine_close(plain);
+}
+END_TEST
+
 START_TEST(candidates_differ_and_seeds_matter) {
     struct engine *g = open_engine((struct engine_options){0});
     struct engine_job job = job_of(20, 50, 20);
@@ -813,6 +870,7 @@ int main(void) {
     tcase_set_timeout(t, 0); /* ctest has one */
     tcase_add_test(t, results_do_not_depend_on_company);
     tcase_add_test(t, guesses_change_no_draw);
+    tcase_add_test(t, overlap_changes_no_draw);
     tcase_add_test(t, candidates_differ_and_seeds_matter);
     tcase_add_test(t, sharing_saves_rows);
     tcase_add_test(t, rows_of_one_job);
