@@ -26,7 +26,7 @@ struct script {
     struct script_set *set;
     struct race *race;
     uint64_t ids[LIMIT_PROMPT_VARIANTS]; /* one job for each prompt */
-    int job_width[LIMIT_PROMPT_VARIANTS];
+    int job_width[LIMIT_PROMPT_VARIANTS], job_started[LIMIT_PROMPT_VARIANTS];
     bool job_cancelled[LIMIT_PROMPT_VARIANTS];
     int n_jobs;
     int n;
@@ -56,17 +56,19 @@ struct script_set {
     struct race_set *races;
     uint64_t next_id;
     struct script *starting; /* the race whose race_start is on the stack */
-    struct script **all;     /* owned */
+    struct script **by_id;   /* owned [n_by_id]: whose job has the id, less one; or NULL */
+    uint64_t n_by_id;
+    struct script **all; /* owned */
     int n_all;
     bool engine_refuses, verifier_refuses;
 };
 
 /* And in *job which of its jobs that is. */
 static struct script *script_of(struct script_set *set, uint64_t id, int *job) {
-    for (int i = 0; i < set->n_all; i++)
-        for (*job = 0; *job < set->all[i]->n_jobs; (*job)++)
-            if (set->all[i]->ids[*job] == id) return set->all[i];
-    return NULL;
+    if (id > set->n_by_id) return NULL; /* its race_start failed, or hasn't returned */
+    struct script *s = set->by_id[id - 1];
+    *job = s ? (int)(id - s->ids[0]) : -1;
+    return s;
 }
 
 /* ---- the engine's calls ---- */
@@ -113,12 +115,10 @@ static int64_t script_tokens(void *self, uint64_t id) {
 }
 
 static int64_t script_rows(void *self, uint64_t id) {
-    int job, n = 0;
+    int job;
     const struct script *s = script_of(self, id, &job);
     ck_assert(s && !s->job_ended);
-    for (int i = job; s && i < s->n; i += s->n_jobs)
-        n += s->c[i].started;
-    return n;
+    return s ? s->job_started[job] : 0;
 }
 
 static void script_set_width(void *self, uint64_t id, int width) {
@@ -292,6 +292,7 @@ static void script_set_close(struct script_set *set) {
         free(set->all[i]);
     }
     free(set->all);
+    free(set->by_id);
 }
 
 /* A request of n candidates, with tests or without; n_choices is n. */
@@ -339,6 +340,9 @@ static struct script *script_start(struct script_set *set, const struct race_req
     }
     set->all = err_realloc(set->all, (size_t)set->n_all + 1, sizeof(struct script *));
     set->all[set->n_all++] = s;
+    set->by_id = err_realloc(set->by_id, (size_t)set->next_id, sizeof(struct script *));
+    for (; set->n_by_id < set->next_id; set->n_by_id++)
+        set->by_id[set->n_by_id] = set->n_by_id + 1 >= s->ids[0] ? s : NULL;
     return s;
 }
 
@@ -356,6 +360,7 @@ static void script_started(struct script *s, int index) {
     ck_assert(!s->c[index].started && !s->job_ended);
     s->c[index].started = true;
     s->n_started++;
+    s->job_started[index % s->n_jobs]++;
     script_send(s, &(struct engine_event){.type = ENGINE_STARTED, .index = index});
 }
 
