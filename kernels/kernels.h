@@ -222,7 +222,7 @@ struct kernels {
     /* Bytes of memory that this device could still give, for the memory plan. */
     size_t (*memory_free)(const struct kernels_device *);
     void (*profile)(const struct kernels_device *, struct kernels_profile *out);
-    /* Measures with all of the device for about half a second, outside of a step.  NULL: this
+    /* Measures with all of the device for about a second, outside of a step.  NULL: this
      * backend can't. */
     bool (*ceiling)(struct kernels_device *, struct kernels_ceiling *out, struct err *e);
 

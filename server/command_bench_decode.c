@@ -35,7 +35,9 @@ struct measure {
 struct report {
     struct measure *runs; /* owned */
     int n_runs;
-    struct engine_ceiling ceiling; /* the highest of all measured between the runs */
+    struct engine_ceiling *ceilings; /* owned; measured before, between and after the rounds */
+    int n_ceilings;
+    struct engine_ceiling ceiling; /* their medians */
     uint64_t peak_bytes;           /* resident, loading included; 0: unknown */
     uint64_t file_bytes, kv_bytes, weight_bytes;
 };
@@ -223,15 +225,36 @@ static bool reset_peak(void) {
  * memory is no part of the peak. */
 static bool measure_ceiling(struct report *r, const struct engine_options *o, bool *peak_known,
                             struct err *e) {
-    struct engine_ceiling c;
     uint64_t peak = peak_resident();
     if (peak > r->peak_bytes) r->peak_bytes = peak;
-    if (!engine_ceiling(o, &c, e)) return false;
+    if (!engine_ceiling(o, &r->ceilings[r->n_ceilings++], e)) return false;
     *peak_known = peak && reset_peak() && *peak_known;
-    if (c.macs_per_s < r->ceiling.macs_per_s) c.macs_per_s = r->ceiling.macs_per_s;
-    if (c.bytes_per_s < r->ceiling.bytes_per_s) c.bytes_per_s = r->ceiling.bytes_per_s;
-    r->ceiling = c;
     return true;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the values. */
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static void take_median_ceiling(struct report *r) {
+    double *macs = err_alloc((size_t)r->n_ceilings, sizeof *macs);
+    double *bytes = err_alloc((size_t)r->n_ceilings, sizeof *bytes);
+    for (int i = 0; i < r->n_ceilings; i++) {
+        macs[i] = r->ceilings[i].macs_per_s;
+        bytes[i] = r->ceilings[i].bytes_per_s;
+    }
+    r->ceiling = r->ceilings[0];
+    r->ceiling.macs_per_s = median(macs, r->n_ceilings);
+    r->ceiling.bytes_per_s = median(bytes, r->n_ceilings);
+    free(macs);
+    free(bytes);
 }
 
 static bool measure_all(struct engine *g, const struct bench *b, const struct engine_options *o,
@@ -252,6 +275,7 @@ static bool measure_all(struct engine *g, const struct bench *b, const struct en
         if (!measure_ceiling(r, o, &peak_known, e)) return false;
     }
     if (!peak_known) r->peak_bytes = 0;
+    take_median_ceiling(r);
     return true;
 }
 
@@ -332,7 +356,8 @@ int command_bench_decode(int argc, char **argv, const struct config *c) {
     char *path = config_model_path(c);
     struct engine_options options = command_bench_options(c, path, most);
     options.no_sharing = options.no_guessing = b.no_share;
-    struct report r = {.runs = err_alloc((size_t)b.n_runs * (size_t)b.repeat, sizeof *r.runs)};
+    struct report r = {.runs = err_alloc((size_t)b.n_runs * (size_t)b.repeat, sizeof *r.runs),
+                       .ceilings = err_alloc((size_t)b.repeat + 1, sizeof *r.ceilings)};
     sem_t events;
     sem_init(&events, 0, 0);
     b.events = &events;
@@ -346,6 +371,7 @@ int command_bench_decode(int argc, char **argv, const struct config *c) {
     engine_close(g);
     sem_destroy(&events);
     free(r.runs);
+    free(r.ceilings);
     free(path);
     return ok ? COMMAND_PASSED : command_failed("bench decode", &e);
 }

@@ -8,11 +8,14 @@
 #include <sys/mman.h>
 
 enum {
-    REPEATS = 6,       /* the best counts: others use the machine, too */
-    CHUNKS = 32,       /* of each thread: small, so that none waits long for the last */
+    CHUNKS = 128,      /* of each thread: small, so that none waits long for the last */
     ROUNDS = 1 << 14,  /* of one chunk: some tenth of a millisecond */
     PART = 256 * 1024, /* bytes of memory read in one chunk */
 };
+
+/* Wide multiplications lower a core's clock, which takes some milliseconds to settle: what counts
+ * is what it goes on doing. */
+static const double SETTLE_S = 0.1, MEASURE_S = 0.4;
 
 struct products {
     ceiling_fn *fn;
@@ -26,16 +29,29 @@ static void multiply(void *arg, int thread, int begin, int end) {
         p->macs += p->fn(ROUNDS);
 }
 
-static double macs_per_second(struct kernels_device *dev) {
-    double best = 0;
-    for (int i = 0; i < REPEATS; i++) {
-        struct products p = {.fn = dev->isa.ceiling};
-        double begun = clock_seconds();
-        threads_run(dev->threads, multiply, &p, CHUNKS * threads_count(dev->threads), 1);
-        double rate = (double)p.macs / (clock_seconds() - begun);
-        if (rate > best) best = rate;
-    }
-    return best;
+/* Calls work(arg), which returns how much it did, for SETTLE_S and then MEASURE_S: how much it does
+ * a second in the latter. */
+static double sustained(double (*work)(struct kernels_device *, void *), struct kernels_device *dev,
+                        void *arg) {
+    double begun = clock_seconds(), now;
+    do {
+        work(dev, arg);
+        now = clock_seconds();
+    } while (now - begun < SETTLE_S);
+    double done = 0;
+    begun = now;
+    do {
+        done += work(dev, arg);
+        now = clock_seconds();
+    } while (now - begun < MEASURE_S);
+    return done / (now - begun);
+}
+
+static double multiply_all(struct kernels_device *dev, void *arg) {
+    struct products *p = arg;
+    p->macs = 0;
+    threads_run(dev->threads, multiply, p, CHUNKS * threads_count(dev->threads), 1);
+    return (double)p->macs;
 }
 
 struct memory {
@@ -61,6 +77,11 @@ static void read_part(void *arg, int thread, int begin, int end) {
         m->sum += sum[k];
 }
 
+static double read_all(struct kernels_device *dev, void *arg) {
+    threads_run(dev->threads, read_part, arg, CEILING_READ_BYTES / PART, 1);
+    return CEILING_READ_BYTES;
+}
+
 static bool bytes_per_second(struct kernels_device *dev, double *out, struct err *e) {
     void *p =
         mmap(NULL, CEILING_READ_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -70,19 +91,14 @@ static bool bytes_per_second(struct kernels_device *dev, double *out, struct err
     madvise(p, CEILING_READ_BYTES, MADV_HUGEPAGE); /* advice, as for the weights */
     struct memory m = {.words = p};
     threads_run(dev->threads, fill, &m, CEILING_READ_BYTES / PART, 1);
-    *out = 0;
-    for (int i = 0; i < REPEATS; i++) {
-        double begun = clock_seconds();
-        threads_run(dev->threads, read_part, &m, CEILING_READ_BYTES / PART, 1);
-        double rate = CEILING_READ_BYTES / (clock_seconds() - begun);
-        if (rate > *out) *out = rate;
-    }
+    *out = sustained(read_all, dev, &m);
     munmap(p, CEILING_READ_BYTES);
     return true;
 }
 
 bool ceiling_measure(struct kernels_device *dev, struct kernels_ceiling *out, struct err *e) {
     *out = (struct kernels_ceiling){.isa = dev->isa.name, .n_threads = threads_count(dev->threads)};
-    if (dev->isa.ceiling) out->macs_per_s = macs_per_second(dev);
+    struct products p = {.fn = dev->isa.ceiling};
+    if (p.fn) out->macs_per_s = sustained(multiply_all, dev, &p);
     return bytes_per_second(dev, &out->bytes_per_s, e);
 }

@@ -9,9 +9,13 @@ uint64_t ceiling_avx2(int rounds) {
     for (int r = 0; r < rounds; r++)
 #pragma GCC unroll 8
         for (int i = 0; i < SUMS; i++) {
-            __asm__("" : "+x"(w)); /* might be another w: no product is taken out of the loop */
-            sum[i] = _mm256_add_epi16(sum[i], _mm256_maddubs_epi16(w, a));
+            __m256i products;
+            /* asm, so that the loop is these instructions and nothing else */
+            __asm__ volatile("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+                             : "+x"(sum[i]), "=&x"(products)
+                             : "x"(w), "x"(a));
         }
+#pragma GCC unroll 8
     for (int i = 0; i < SUMS; i++)
         __asm__ volatile("" ::"x"(sum[i]));
     return (uint64_t)rounds * SUMS * PRODUCTS;
