@@ -27,7 +27,33 @@ static void write_question(struct writer *w, const struct eval_options *o,
     writer_array_end(w);
 }
 
-static void write_diversity(struct writer *w, const struct eval_options *o) {
+/* A copy of the JSON in which "{code}" in texts is that code; NULL of NULL. */
+static json_t *with_code(const json_t *value, const char *code) {
+    static const char mark[] = "{code}";
+    json_t *copy = json_deep_copy(value), *item;
+    const char *key;
+    size_t i;
+    if (json_is_array(copy))
+        json_array_foreach(copy, i, item) json_array_set_new(copy, i, with_code(item, code));
+    if (json_is_object(copy))
+        json_object_foreach(copy, key, item) json_object_set_new(copy, key, with_code(item, code));
+    if (!json_is_string(copy) || !strstr(json_string_value(copy), mark)) return copy;
+    struct buf text;
+    buf_init(&text, SIZE_MAX / 2);
+    const char *from = json_string_value(copy);
+    for (const char *at; (at = strstr(from, mark)); from = at + strlen(mark)) {
+        buf_append(&text, from, (size_t)(at - from));
+        buf_puts(&text, code);
+    }
+    buf_puts(&text, from);
+    json_decref(copy);
+    copy = json_string(buf_text(&text));
+    buf_clear(&text);
+    return copy;
+}
+
+static void write_diversity(struct writer *w, const struct eval_options *o,
+                            const struct eval_task *t) {
     if (!o->n_temperatures && !o->prompts) return;
     writer_key(w, "diversity");
     writer_object(w);
@@ -39,11 +65,13 @@ static void write_diversity(struct writer *w, const struct eval_options *o) {
         writer_array_end(w);
     }
     if (o->prompts) {
-        char *text = json_dumps(o->prompts, JSON_COMPACT);
+        json_t *prompts = with_code(o->prompts, t->code ? t->code : t->question);
+        char *text = json_dumps(prompts, JSON_COMPACT);
         BUG_ON(!text);
         writer_key(w, "prompts");
         writer_raw(w, text, strlen(text));
         free(text);
+        json_decref(prompts);
     }
     writer_object_end(w);
 }
@@ -68,7 +96,7 @@ static void write_race(struct writer *w, const struct eval_options *o, const str
     writer_key_number(w, "timeout_s", o->timeout_s);
     writer_key_int(w, "memory_mb", o->memory_mb);
     writer_key_int(w, "deadline_s", LIMIT_REQUEST_SECONDS);
-    write_diversity(w, o);
+    write_diversity(w, o, t);
     writer_object_end(w);
 }
 

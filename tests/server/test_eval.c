@@ -470,6 +470,13 @@ START_TEST(diversity_goes_into_the_request) {
     ck_assert_ptr_nonnull(strstr(body, "task a\""));
     free(body);
     json_decref(options.prompts);
+    options.prompts = json_pack("[{s:s}]", "assistant", "<{code}|{code}>");
+    struct eval_task coded = tasks.tasks[0];
+    coded.code = "def f():\n";
+    body = eval_body(&options, "m", &coded, 5, 8, 8, 4);
+    ck_assert_ptr_nonnull(strstr(body, "\"<def f():\\n|def f():\\n>\""));
+    free(body);
+    json_decref(options.prompts);
     options.prompts = NULL;
 }
 END_TEST
