@@ -155,7 +155,7 @@ static void deliver(struct job *j, const struct judge_verdict *verdict) {
         destroy(j);
     } else {
         move(j, JOB_LEAVING);
-        pool_leave(&j->task);
+        pool_leave(j->pool, &j->task);
         watch_timer_close(j->timer);
         j->timer = NULL;
         j->input.suite = NULL;

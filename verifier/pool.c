@@ -139,35 +139,6 @@ static struct task *next_task(struct pool *p, const struct worker *w) {
     return may_begin ? next : NULL;
 }
 
-/* A task that can't even begin ends within its own begin(), and with its last try its owner hears:
- * from the loop alone, so that nobody is told of what pool_submit() has not yet returned from, and
- * that a queue full of such tasks does not nest. */
-static void hand_to(struct worker *w, struct task *task) {
-    struct pool *p = w->pool;
-    list_remove(&task->link);
-    p->n_queued--;
-    task->had_company = count_running(p, true) > 0;
-    w->task = task;
-    task->worker = w;
-    task->since = clock_seconds();
-    task->begin(task, w);
-}
-
-/* Again until nothing changes: what one worker has taken others wait for no more. */
-static void hand_out(void *arg) {
-    struct pool *p = arg;
-    for (bool any = true; any;) {
-        any = false;
-        for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
-            struct worker *w = &p->workers[i];
-            struct task *task = is_idle(w) ? next_task(p, w) : NULL;
-            if (!task) continue;
-            hand_to(w, task);
-            any = true;
-        }
-    }
-}
-
 static void dispatch(struct pool *p) {
     if (!p->closing) watch_timer_set(p->pump, 0);
 }
@@ -220,9 +191,10 @@ static void settle(struct task *task) {
     task->share = NULL;
 }
 
-void pool_leave(struct task *task) {
+void pool_leave(struct pool *p, struct task *task) {
     settle(task);
     task->leaving = true;
+    dispatch(p);
 }
 
 void pool_done(struct pool *p, struct task *task) {
@@ -260,9 +232,13 @@ static void drop_spare(struct worker *w) {
     w->spare = NULL;
 }
 
+/* At once where tasks wait; else it would only take time from the one that runs. */
 static void fork_ahead(struct worker *w) {
-    if (!w->spare && w->state == WORKER_READY && !is_template(w))
-        w->spare = process_new(w->forker, WIRE_CANDIDATE, on_spare_ended, w);
+    const struct pool *p = w->pool;
+    bool busy = w->task && !w->task->leaving;
+    if (w->spare || w->state != WORKER_READY || is_template(w) || (busy && !p->n_queued)) return;
+    enum wire_kind kind = p->n_queued ? WIRE_CANDIDATE_SOON : WIRE_CANDIDATE;
+    w->spare = process_new(w->forker, kind, on_spare_ended, w);
 }
 
 struct process *pool_candidate(struct worker *w, enum flavour flavour, void (*ended)(void *arg),
@@ -278,6 +254,39 @@ struct process *pool_candidate(struct worker *w, enum flavour flavour, void (*en
         p = process_new(w->forker, WIRE_CANDIDATE, ended, arg);
     fork_ahead(w);
     return p;
+}
+
+/* ---- handing out ---- */
+
+/* A task that can't even begin ends within its own begin(), and with its last try its owner hears:
+ * from the loop alone, so that nobody is told of what pool_submit() has not yet returned from, and
+ * that a queue full of such tasks does not nest. */
+static void hand_to(struct worker *w, struct task *task) {
+    struct pool *p = w->pool;
+    list_remove(&task->link);
+    p->n_queued--;
+    task->had_company = count_running(p, true) > 0;
+    w->task = task;
+    task->worker = w;
+    task->since = clock_seconds();
+    task->begin(task, w);
+}
+
+/* Again until nothing changes: what one worker has taken others wait for no more. */
+static void hand_out(void *arg) {
+    struct pool *p = arg;
+    for (bool any = true; any;) {
+        any = false;
+        for (int i = 0; i < p->n_workers && !list_empty(&p->queue) && !p->closing; i++) {
+            struct worker *w = &p->workers[i];
+            struct task *task = is_idle(w) ? next_task(p, w) : NULL;
+            if (!task) continue;
+            hand_to(w, task);
+            any = true;
+        }
+    }
+    for (int i = 0; i < p->n_workers && !p->closing; i++)
+        fork_ahead(&p->workers[i]);
 }
 
 /* ---- workers ---- */

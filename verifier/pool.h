@@ -60,7 +60,7 @@ void pool_withdraw(struct pool *, struct task *);
 void pool_disown(struct task *);
 /* Its work is done but for its processes to end: pool_done() follows in a moment.  It counts for
  * its share no more, and for nobody as company. */
-void pool_leave(struct task *);
+void pool_leave(struct pool *, struct task *);
 /* The task has let go of its worker, which takes the next. */
 void pool_done(struct pool *, struct task *);
 /* As pool_done, where the worker seems to have died under it: it gets nothing more until that is

@@ -32,10 +32,11 @@ enum {
 
 /* Kinds of children. */
 enum wire_kind {
-    WIRE_CANDIDATE = 'A', /* fds: code, call socket, output; with WIRE_PROGRAM: code, input,
-                             output, errors */
-    WIRE_TESTS = 'B',     /* fds: call socket, or what a checker looks at */
-    WIRE_SUITE = 'T',     /* a fork server: one tests object, compiled; fds: spec, control socket */
+    WIRE_CANDIDATE = 'A',      /* fds: code, call socket, output; with WIRE_PROGRAM: code, input,
+                                  output, errors */
+    WIRE_CANDIDATE_SOON = 'a', /* the same, whose job is likely to come at once */
+    WIRE_TESTS = 'B',          /* fds: call socket, or what a checker looks at */
+    WIRE_SUITE = 'T', /* a fork server: one tests object, compiled; fds: spec, control socket */
     WIRE_TEMPLATE =
         'R', /* a fork server: one chat template, compiled; fds: template, control socket */
     WIRE_RENDER = 'V',  /* fds: variables, output */

@@ -29,7 +29,7 @@ enum {
     MAX_CHILDREN = 512,
     NR_PIDFD_OPEN = 434,
     EXIT_BROKEN = 70,
-    PATIENCE_MS = 3, /* where jobs come one after the other the next one is there by then */
+    PATIENCE_MS = 50, /* where jobs come one after the other the next one is there by then */
     FD_JOB = 80, /* above all that a locked child has or can open: there the number means nothing */
 };
 
@@ -44,6 +44,9 @@ struct server {
     struct child children[MAX_CHILDREN];
     int n_children;
 };
+
+/* Static: how long this A waits for its job before it does anything else. */
+static int patience_ms;
 
 static void on_child(int signal_number) { (void)signal_number; }
 
@@ -156,6 +159,8 @@ static void start(struct server *s, const struct wire_fork *ask, int job_socket)
         close(job_socket);
         return;
     }
+    bool soon = ask->kind == WIRE_CANDIDATE_SOON;
+    uint32_t kind = soon ? (uint32_t)WIRE_CANDIDATE : ask->kind;
     pid_t parent = getpid();
     PyOS_BeforeFork();
     pid_t pid = fork();
@@ -168,7 +173,8 @@ static void start(struct server *s, const struct wire_fork *ask, int job_socket)
         sigset_t none;
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
-        serve_child(s->handler, ask->kind, job_socket);
+        patience_ms = soon ? PATIENCE_MS : 0;
+        serve_child(s->handler, kind, job_socket);
     }
     int error = errno;
     PyOS_AfterFork_Parent();
@@ -177,7 +183,7 @@ static void start(struct server *s, const struct wire_fork *ask, int job_socket)
         tell(s, (struct wire_event){.kind = WIRE_FAILED, .id = ask->id, .status = error}, -1);
         return;
     }
-    s->children[s->n_children++] = (struct child){.pid = pid, .id = ask->id, .kind = ask->kind};
+    s->children[s->n_children++] = (struct child){.pid = pid, .id = ask->id, .kind = kind};
     int pidfd = (int)syscall(NR_PIDFD_OPEN, pid, 0);
     if (pidfd < 0) { /* a child that can't be killed must not run */
         error = errno;
@@ -279,7 +285,7 @@ PyObject *serve_waits(PyObject *self, PyObject *args) {
     (void)self;
     (void)args;
     struct pollfd polled = {.fd = MODULE_FD_CALL, .events = POLLIN};
-    PyObject *waits = poll(&polled, 1, PATIENCE_MS) == 0 ? PYTHON_TRUE : PYTHON_FALSE;
+    PyObject *waits = poll(&polled, 1, patience_ms) == 0 ? PYTHON_TRUE : PYTHON_FALSE;
     Py_IncRef(waits);
     return waits;
 }
