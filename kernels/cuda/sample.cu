@@ -462,7 +462,8 @@ static __device__ __forceinline__ void restore(const struct launch_sample &a,
  * in units of 2^-40, so no order changes them: the result depends on the row, the settings and
  * (seed, candidate, position) alone source    the filters as in kernels/cpu/sample.c; Philox of
  * Salmon et al., SC 2011 */
-static __global__ void __launch_bounds__(THREADS) sample(struct launch_sample a) {
+/* One block a multiprocessor: with registers for two, sm_90a spills. */
+static __global__ void __launch_bounds__(THREADS, 1) sample(struct launch_sample a) {
     SHARED(struct sample_shared, shared, 1);
     struct sample_shared *s = shared;
     struct launch_row row = a.row[blockIdx.x];
