@@ -27,10 +27,10 @@ def cell(value):
 
 
 def table(rows):
-    lines = ["| what | llama.cpp | firstpass | ratio or value | floor | met |", "|---|---|---|---|---|---|"]
+    lines = ["| what | llama.cpp | firstpass | ratio or value | floor | met | commit |", "|---|---|---|---|---|---|---|"]
     for r in rows:
         met = {True: "yes", False: "**no**", None: ""}[r["met"]]
-        lines.append(f"| {r['what']} | {cell(r['peer'])} | {cell(r['firstpass'])} | {r['value']}{r['unit']} | {floor_text(r)} | {met} |")
+        lines.append(f"| {r['what']} | {cell(r['peer'])} | {cell(r['firstpass'])} | {r['value']}{r['unit']} | {floor_text(r)} | {met} | {r['commit']} |")
     return "\n".join(lines)
 
 
@@ -39,8 +39,9 @@ def csv(rows):
         text = cell(value)
         return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n') else text
 
-    lines = ["what,peer,firstpass,value,unit,floor,met"]
-    lines += [",".join(quoted(r[key]) for key in ("what", "peer", "firstpass", "value", "unit", "floor", "met")) for r in rows]
+    keys = ("what", "peer", "firstpass", "value", "unit", "floor", "met", "commit")
+    lines = [",".join(keys)]
+    lines += [",".join(quoted(r[key]) for key in keys) for r in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -76,7 +77,7 @@ BEGIN, END = "<!-- bench/peers: begin -->", "<!-- bench/peers: end -->"
 
 def caption(report):
     m = report["machine"]
-    return f"{report['date']}, commit {report['commit']}; {m['cpu']}, {report['threads']} threads, isa {report['isa']}"
+    return f"{report['date']}; {m['cpu']}, {report['threads']} threads, isa {report['isa']}"
 
 
 def readme_block(report):

@@ -2,6 +2,8 @@
 
 import argparse
 import csv
+import importlib.machinery
+import importlib.util
 import io
 import json
 import pathlib
@@ -88,15 +90,16 @@ def test_build_options():
     assert "-DGGML_AVX512=OFF" in peer.flag_options(peer.AVX2_ONLY)
 
 
-ROWS = [measures.ratio("decode, 0.5b, n = 32", 50.0, 150.0, 3.5), measures.row("peak, \"N\", 64", None, "1 MiB", 1.5, "×", 1.6, True)]
+ROWS = [{**row, "commit": "abc"} for row in (measures.ratio("decode, 0.5b, n = 32", 50.0, 150.0, 3.5),
+                                             measures.row("peak, \"N\", 64", None, "1 MiB", 1.5, "×", 1.6, True))]
 REPORT = {"commit": "abc", "date": "2026-01-01", "machine": {"cpu": "C"}, "threads": 2, "isa": "auto", "peer": "built", "rounds": 3,
           "prompt": 160, "gen": 48, "rows": ROWS}
 
 
 def test_table_and_csv():
     lines = report.table(ROWS).splitlines()
-    assert lines[2] == "| decode, 0.5b, n = 32 | 50.0 | 150.0 | 3.0× | ≥ 3.5× | **no** |"
-    assert lines[3].endswith("| 1 MiB | 1.5× | ≤ 1.6× | yes |")
+    assert lines[2] == "| decode, 0.5b, n = 32 | 50.0 | 150.0 | 3.0× | ≥ 3.5× | **no** | abc |"
+    assert lines[3].endswith("| 1 MiB | 1.5× | ≤ 1.6× | yes | abc |")
     read = list(csv.DictReader(io.StringIO(report.csv(ROWS))))
     assert read[1]["what"] == "peak, \"N\", 64" and read[1]["met"] == "True" and read[0]["value"] == "3.0"
 
@@ -104,10 +107,33 @@ def test_table_and_csv():
 def test_readme_block():
     text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
     new = report.into_readme(text, report.readme_block(REPORT))
-    assert new.startswith("before\n") and new.endswith("\nafter\n") and "old" not in new and "commit abc; C, 2 threads" in new
+    assert new.startswith("before\n") and new.endswith("\nafter\n") and "old" not in new and "2026-01-01; C, 2 threads" in new
     assert report.into_readme(new, report.readme_block(REPORT)) == new
     with pytest.raises(SystemExit):
         report.into_readme("no marks", "x")
+
+
+def test_share_of_amx_is_told_with_that_of_vpdpbusd(monkeypatch):
+    asked = []
+    monkeypatch.setattr(measures, "own_decode", lambda *a, isa: asked.append(isa) or
+                        {"runs": [{"gmac_per_s": 100.0 * len(asked), "share_of_ceiling": 0.2 * len(asked)}]})
+    last = {"n": 64, "gmac_per_s": 250.0, "share_of_ceiling": 0.05}
+    rows = measures.shares("0.5b", None, {"isa": "amx", "decode": [last]}, argparse.Namespace(rounds=3))
+    assert [(r["value"], r["floor"], r["met"]) for r in rows] == [(5.0, None, None), (40.0, 50, False)]
+    assert asked == ["avx512vnni"] * 3
+    rows = measures.shares("0.5b", None, {"isa": "avx2", "decode": [{**last, "share_of_ceiling": 0.51}]}, argparse.Namespace(rounds=3))
+    assert [(r["value"], r["met"]) for r in rows] == [(51.0, True)]
+
+
+def test_a_line_of_this_run_takes_the_place_of_an_earlier_one():
+    loader = importlib.machinery.SourceFileLoader("peers_command", str(BENCH / "peers"))
+    peers_command = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers_command", loader))
+    loader.exec_module(peers_command)
+    row = measures.ratio("a", 1.0, 2.0, 1.5)
+    together = {"commit": "new", "rows": [{**row, "commit": "old"}, {**row, "what": "b", "commit": "old"}]}
+    peers_command.put(together, [{**row, "value": 9}, {**row, "what": "c"}])
+    assert [(r["what"], r["commit"]) for r in together["rows"]] == [("a", "new"), ("b", "old"), ("c", "new")]
+    assert together["rows"][0]["value"] == 9
 
 
 def test_svg_is_xml():
