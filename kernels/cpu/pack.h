@@ -4,13 +4,17 @@
  * a block, 512 codes as 8 steps of [16 outputs][4 columns] bytes, packed to 4, 5, 6 or 8 bits; then
  * the panel's scales.  kernels/cpu/README.md has the bytes.  What a code means:
  *
- *   PACK_SCALE      w = d (q - offset)                              Q4_0 Q5_0 Q8_0; d of 32 columns
- *   PACK_SCALE_MIN  w = d q + m                                     Q4_1 Q5_1; d and m of 32
- * columns PACK_SUPER_MIN  w = d s q - m t                                 Q4_K Q5_K; d, m of 256,
- * integers s, t of 32 columns PACK_SUB        w = d s (q - offset)                            Q6_K
- * Q3_K; d of 256, integer s of 16 columns PACK_SUB_MIN    w = d s q - m t Q2_K; d, m of 256,
- * integers s, t of 16 columns PACK_DENSE      w: f32, f16 or bf16 as in the file, [column][16
- * outputs]
+ * PACK_SCALE: w = d (q - offset); d of 32 columns.  Q4_0 Q5_0 Q8_0
+ *
+ * PACK_SCALE_MIN: w = d q + m; d, m of 32 columns.  Q4_1 Q5_1
+ *
+ * PACK_SUPER_MIN: w = d s q - m t; d, m of 256, integers s, t of 32 columns.  Q4_K Q5_K
+ *
+ * PACK_SUB: w = d s (q - offset); d of 256, integer s of 16 columns.  Q6_K Q3_K
+ *
+ * PACK_SUB_MIN: w = d s q - m t; d, m of 256, integers s, t of 16 columns.  Q2_K
+ *
+ * PACK_DENSE: w: f32, f16 or bf16 as in the file, [column][16 outputs]
  *
  * Immutable once packed: any thread. */
 #ifndef KERNELS_CPU_PACK_H
