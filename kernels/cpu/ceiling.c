@@ -14,8 +14,9 @@ enum {
 };
 
 /* Wide multiplications lower a core's clock, which takes some milliseconds to settle: what counts
- * is what it goes on doing. */
-static const double SETTLE_S = 0.1, MEASURE_S = 0.4;
+ * is what it goes on doing.  Others use the machine, too: the best of some spells counts. */
+enum { SPELLS = 8 };
+static const double SETTLE_S = 0.1, SPELL_S = 0.05;
 
 struct products {
     ceiling_fn *fn;
@@ -29,22 +30,26 @@ static void multiply(void *arg, int thread, int begin, int end) {
         p->macs += p->fn(ROUNDS);
 }
 
-/* Calls work(arg), which returns how much it did, for SETTLE_S and then MEASURE_S: how much it does
- * a second in the latter. */
-static double sustained(double (*work)(struct kernels_device *, void *), struct kernels_device *dev,
-                        void *arg) {
-    double begun = clock_seconds(), now;
-    do {
-        work(dev, arg);
-        now = clock_seconds();
-    } while (now - begun < SETTLE_S);
-    double done = 0;
-    begun = now;
+/* Calls work(arg), which returns how much it did, for this long: how much it does a second. */
+static double rate_of(double (*work)(struct kernels_device *, void *), struct kernels_device *dev,
+                      void *arg, double seconds) {
+    double begun = clock_seconds(), now, done = 0;
     do {
         done += work(dev, arg);
         now = clock_seconds();
-    } while (now - begun < MEASURE_S);
+    } while (now - begun < seconds);
     return done / (now - begun);
+}
+
+static double sustained(double (*work)(struct kernels_device *, void *), struct kernels_device *dev,
+                        void *arg) {
+    double best = 0;
+    rate_of(work, dev, arg, SETTLE_S);
+    for (int i = 0; i < SPELLS; i++) {
+        double rate = rate_of(work, dev, arg, SPELL_S);
+        if (rate > best) best = rate;
+    }
+    return best;
 }
 
 static double multiply_all(struct kernels_device *dev, void *arg) {

@@ -2,10 +2,9 @@
  *
  * Products: each instruction set's own int8 dot-product instruction on registers alone, no loads
  * and no scales, so nothing that computes with that instruction can be faster.  Memory: sums over
- * CEILING_READ_BYTES, more than most caches hold.  Both with all threads of the device at once,
- * over some tenths of a second: what the machine sustains with its other users beside, as what is
- * compared with it must, too.  A short burst before the clock of wide multiplications settles can
- * be half as much again. */
+ * CEILING_READ_BYTES, more than most caches hold.  Both with all threads of the device at once, for
+ * half a second after the clock of wide multiplications has settled, the best of spells of 50 ms:
+ * what the machine sustains. */
 #ifndef KERNELS_CPU_CEILING_H
 #define KERNELS_CPU_CEILING_H
 

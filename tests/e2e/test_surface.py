@@ -278,8 +278,10 @@ def test_the_names_of_metrics(smol):
     assert {f"vllm:{name}" for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info")} <= given
     told = {line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE ")}
     assert all(name in told or name.rsplit("_", 1)[0] in told for name in given)
-    # The machine's roof is measured once the server has been idle for a while.
-    smol.wait_metrics(lambda m: 0 < m.get("firstpass_roofline_share", 0) <= 1, "share of the roofline", 60)
+    # The machine's roof is measured once the server has been idle for a while.  A model that the processor's cache holds can be
+    # above it: it is that of memory.
+    assert smol.post("/v1/completions", {"prompt": "Once", "max_tokens": 8}).status_code == 200
+    smol.wait_metrics(lambda m: m.get("firstpass_roofline_share", 0) > 0, "share of the roofline", 60)
 
 
 def test_routers_see_candidates_not_requests(strict):
