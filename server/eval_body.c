@@ -33,10 +33,14 @@ static json_t *with_code(const json_t *value, const char *code) {
     json_t *copy = json_deep_copy(value), *item;
     const char *key;
     size_t i;
-    if (json_is_array(copy))
-        json_array_foreach(copy, i, item) json_array_set_new(copy, i, with_code(item, code));
-    if (json_is_object(copy))
-        json_object_foreach(copy, key, item) json_object_set_new(copy, key, with_code(item, code));
+    if (json_is_array(copy)) {
+        json_array_foreach(copy, i, item) { json_array_set_new(copy, i, with_code(item, code)); }
+    }
+    if (json_is_object(copy)) {
+        json_object_foreach(copy, key, item) {
+            json_object_set_new(copy, key, with_code(item, code));
+        }
+    }
     if (!json_is_string(copy) || !strstr(json_string_value(copy), mark)) return copy;
     struct buf text;
     buf_init(&text, SIZE_MAX / 2);
