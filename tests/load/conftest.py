@@ -65,7 +65,9 @@ async def stream(session, body, leave_after=None):
                 if line.startswith(b"data: [DONE]"):
                     done = True
                 elif line.startswith(b"data: "):
-                    for choice in json.loads(line[6:])["choices"]:
+                    event = json.loads(line[6:])
+                    assert "error" not in event, event["error"]["message"]
+                    for choice in event["choices"]:
                         text += choice["text"]
     if leave_after is None:
         await read()
