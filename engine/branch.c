@@ -284,7 +284,7 @@ void branch_append(struct branch *b, const struct kernels_drawn *d, const struct
         end(b, ENGINE_STOP);
         return;
     }
-    if (!tokenizer_is_control(t, d->token)) {
+    if (s->show_control || !tokenizer_is_control(t, d->token)) {
         size_t len;
         const char *bytes = tokenizer_bytes(t, d->token, &len);
         if (stop_feed(&b->stop, bytes, len)) {

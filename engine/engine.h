@@ -134,6 +134,7 @@ struct engine_job {
     int max_tokens; /* of each candidate, >= 1 */
     int min_tokens; /* 0: off */
     bool ignore_eos;
+    bool show_control;        /* control tokens are part of the text; never the one that ends it */
     const char *const *stops; /* stop strings, not part of the text that ends */
     const size_t *stop_lens;
     int n_stops;

@@ -198,6 +198,7 @@ static void read_ends(struct reader *r, const struct api_request_context *c,
     if (q->job.max_tokens && q->job.min_tokens > q->job.max_tokens)
         reader_fail(r, "min_tokens", "must not be above max_tokens (%d)", q->job.max_tokens);
     q->job.ignore_eos = reader_bool(r, "ignore_eos", false);
+    q->job.show_control = !reader_bool(r, "skip_special_tokens", true);
     q->job.include_stop = reader_bool(r, "include_stop_str_in_output", false);
     read_stop_strings(r, q);
     read_stop_tokens(r, c, q);
@@ -290,9 +291,6 @@ static void refuse_unsupported(struct reader *r) {
         if (json_is_array(v) && !json_array_size(v)) continue;
         reader_fail(r, names[i], "isn't supported by this server; leave it out");
     }
-    if (!reader_bool(r, "skip_special_tokens", true))
-        reader_fail(r, "skip_special_tokens",
-                    "only true is supported: control tokens are never shown");
 
     json_t *format = reader_get(r, "response_format");
     const char *type = json_string_value(json_object_get(format, "type"));

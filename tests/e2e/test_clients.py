@@ -300,6 +300,16 @@ def test_return_token_ids_and_logit_bias(smol):
     assert forced.json()["choices"][0]["token_ids"] == [100] * 3
 
 
+def test_control_tokens_are_shown_on_request(smol):
+    """Forced by a bias: <|im_start|> is token 1 of this model."""
+    body = {"prompt": "Once upon a", "max_tokens": 2, "temperature": 0, "logit_bias": {"1": 100}, "return_token_ids": True}
+    for skip, text in ((None, ""), (True, ""), (False, "<|im_start|>" * 2)):
+        choice = smol.post("/v1/completions", body | {"skip_special_tokens": skip}).json()["choices"][0]
+        assert choice["token_ids"] == [1, 1] and choice["text"] == text
+    stopped = smol.post("/v1/completions", body | {"skip_special_tokens": False, "stop": "_start|>"}).json()["choices"][0]
+    assert stopped["text"] == "<|im" and stopped["finish_reason"] == "stop" and stopped["token_ids"] == [1]
+
+
 NULLS = ["n", "best_of", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "stream_options", "logprobs",
          "echo", "presence_penalty", "frequency_penalty", "logit_bias", "user", "suffix", "top_k", "min_p",
          "repetition_penalty", "stop_token_ids", "ignore_eos", "min_tokens", "prompt_logprobs", "cache_salt", "firstpass"]

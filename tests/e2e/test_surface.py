@@ -21,7 +21,7 @@ BOTH = {  # taken on both
     "n": [1, 2], "temperature": [0, 0.7, 2], "top_p": [0.5, 1], "seed": [0, -1, 2**63 - 1], "stop": ["x", ["x", "y"], ["x"] * 16, "", []],
     "stream": [False], "presence_penalty": [-2, 2], "frequency_penalty": [-2, 2], "logit_bias": [{}, {"5": -100}, {"5": 100}],
     "top_k": [0, -1, 40], "min_p": [0, 0.1], "repetition_penalty": [1.1], "stop_token_ids": [[2], []], "ignore_eos": [True],
-    "min_tokens": [0, 2], "include_stop_str_in_output": [True], "skip_special_tokens": [True], "add_special_tokens": [True, False],
+    "min_tokens": [0, 2], "include_stop_str_in_output": [True], "skip_special_tokens": [True, False], "add_special_tokens": [True, False],
     "return_token_ids": [True], "return_tokens_as_token_ids": [True], "prompt_logprobs": [0, 3, False], "cache_salt": ["mine"],
     "best_of": [1], "max_tokens": [1, 7],
 }

@@ -357,7 +357,6 @@ START_TEST(what_is_not_there_is_refused) {
         {"\"tool_choice\":\"required\"", "tool_choice"},
         {"\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
         {"\"guided_regex\":\"a\"", "guided_regex"},
-        {"\"skip_special_tokens\":false", "skip_special_tokens"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses(CHAT, chat(cases[i].members), cases[i].param, "supported");
