@@ -1,5 +1,6 @@
 /* `firstpass bench decode`: tokens a second for N candidates of one prompt, where the time goes,
  * and how far that is from what the machine can do at most (the roofline). */
+#include "base/ascending.h"
 #include "base/clock.h"
 #include "config/limits.h"
 #include "engine/engine.h"
@@ -232,14 +233,9 @@ static bool measure_ceiling(struct report *r, const struct engine_options *o, bo
     return true;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Sorts the values. */
 static double median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    qsort(values, (size_t)n, sizeof *values, ascending_doubles);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 

@@ -3,6 +3,7 @@
  * --tasks FILE has one JSON object a line: {"format", "tests", "code"} and, where there are,
  * "entry_point", "prompt", "extract".  Each verdict is of code that was not seen before (a line is
  * added), so that none is a duplicate. */
+#include "base/ascending.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "config/limits.h"
@@ -175,14 +176,9 @@ static void add(struct sample *s, double seconds) {
     s->ms[s->n++] = seconds * 1e3;
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double quantile(struct sample *s, double q) {
     if (!s->n) return 0;
-    qsort(s->ms, s->n, sizeof *s->ms, compare);
+    qsort(s->ms, s->n, sizeof *s->ms, ascending_doubles);
     return s->ms[(size_t)(q * (double)(s->n - 1) + 0.5)];
 }
 

@@ -11,11 +11,13 @@ static void write_string(struct writer *w, const char *key, const char *text, si
     writer_string(w, text, len);
 }
 
+/* What a completion continues; of a task without code its question. */
+static const char *code_of(const struct eval_task *t) { return t->code ? t->code : t->question; }
+
 static void write_question(struct writer *w, const struct eval_options *o,
                            const struct eval_task *t) {
     if (o->completion) {
-        const char *text = t->code ? t->code : t->question;
-        write_string(w, "prompt", text, strlen(text));
+        write_string(w, "prompt", code_of(t), strlen(code_of(t)));
         return;
     }
     writer_key(w, "messages");
@@ -69,7 +71,7 @@ static void write_diversity(struct writer *w, const struct eval_options *o,
         writer_array_end(w);
     }
     if (o->prompts) {
-        json_t *prompts = with_code(o->prompts, t->code ? t->code : t->question);
+        json_t *prompts = with_code(o->prompts, code_of(t));
         char *text = json_dumps(prompts, JSON_COMPACT);
         BUG_ON(!text);
         writer_key(w, "prompts");

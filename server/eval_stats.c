@@ -1,5 +1,6 @@
 #include "server/eval_stats.h"
 
+#include "base/ascending.h"
 #include "base/err.h"
 #include "server/api_response.h"
 
@@ -18,11 +19,6 @@ static uint64_t next(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-static int ascending(const void *left, const void *right) {
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 struct eval_estimate eval_stats_pass_at(const struct eval_count *counts, int n_tasks, int k) {
     struct eval_estimate out = {(double)NAN, (double)NAN, (double)NAN};
     if (n_tasks < 1) return out;
@@ -39,7 +35,7 @@ struct eval_estimate eval_stats_pass_at(const struct eval_count *counts, int n_t
                 s += each[(next(&state) >> 32) * (uint64_t)n_tasks >> 32];
             means[r] = s / n_tasks;
         }
-        qsort(means, RESAMPLES, sizeof *means, ascending);
+        qsort(means, RESAMPLES, sizeof *means, ascending_doubles);
         out = (struct eval_estimate){sum / n_tasks, means[RESAMPLES / 40],
                                      means[RESAMPLES - 1 - RESAMPLES / 40]};
     }
