@@ -202,12 +202,16 @@ def decode(model, weights, kv="bf16"):
     return check
 
 
+def times_as_fast(fast, slow):
+    """{rows: how many times}, of the row counts that both measured"""
+    slow = {s["rows"]: s["ms"] for s in slow["steps"]}
+    return {str(s["rows"]): slow[s["rows"]] / s["ms"] for s in fast["steps"] if s["rows"] in slow}
+
+
 def fp8_faster(machine, limit):
     """the 8B shape in fp8 is faster than in bf16 at every row count"""
     del limit
-    fast, slow = (machine.bench(1, "8b", weights=w, rows=ROWS, steps=8, kv="bf16") for w in ("fp8", "bf16"))
-    slow = {s["rows"]: s["ms"] for s in slow["steps"]}
-    gains = {str(s["rows"]): slow[s["rows"]] / s["ms"] for s in fast["steps"] if s["rows"] in slow}
+    gains = times_as_fast(*(machine.bench(1, "8b", weights=w, rows=ROWS, steps=8, kv="bf16") for w in ("fp8", "bf16")))
     if not gains:
         raise Failed("no row count was measured in both")
     if not machine.emulated and min(gains.values()) < 1:
@@ -215,26 +219,18 @@ def fp8_faster(machine, limit):
     return {"times_as_fast": gains}
 
 
-def graphs(machine, limit):
-    """recorded steps against plain ones, 0.5B: how much they save"""
-    with_, without = (machine.bench(limit / 2, "0.5b", weights="bf16", rows="1,16,256", steps=20, graphs=g)
-                      for g in ("on", "off"))
-    plain = {s["rows"]: s["ms"] for s in without["steps"]}
-    gains = {str(s["rows"]): plain[s["rows"]] / s["ms"] for s in with_["steps"]}
-    if not machine.emulated and gains["1"] < 1:
-        raise Failed(f"graphs are slower at one row: {gains}")
-    return {"times_as_fast": gains}
-
-
-def overlap(machine, limit):
-    """steps queued before the draws of those before are fetched, against steps that wait for them, 0.5B"""
-    with_, without = (machine.bench(limit / 2, "0.5b", weights="bf16", rows="1,16,256", steps=20, overlap=o)
-                      for o in ("on", "off"))
-    plain = {s["rows"]: s["ms"] for s in without["steps"]}
-    gains = {str(s["rows"]): plain[s["rows"]] / s["ms"] for s in with_["steps"]}
-    if not machine.emulated and gains["256"] < 1:
-        raise Failed(f"waiting is faster at 256 rows: {gains}")
-    return {"times_as_fast": gains}
+def switched(option, rows, complaint, doc):
+    """0.5B with an option of the steps on and off: on must be faster at this many rows."""
+    def check(machine, limit):
+        gains = times_as_fast(*(machine.bench(limit / 2, "0.5b", weights="bf16", rows="1,16,256", steps=20, **{option: value})
+                                for value in ("on", "off")))
+        if len(gains) < 3:
+            raise Failed(f"not all row counts were measured in both: {gains}")
+        if not machine.emulated and gains[rows] < 1:
+            raise Failed(f"{complaint}: {gains}")
+        return {"times_as_fast": gains}
+    check.__doc__ = doc
+    return check
 
 
 def memory(machine, limit):
@@ -265,8 +261,10 @@ CHECKS = [  # name, seconds at most, function
     ("directories", 10, directories),
     ("memcheck", 30, sanitizer("memcheck")),
     ("racecheck", 35, sanitizer("racecheck")),
-    ("graphs", 20, graphs),
-    ("overlap", 20, overlap),
+    ("graphs", 20, switched("graphs", "1", "graphs are slower at one row",
+                            "recorded steps against plain ones, 0.5B: how much they save")),
+    ("overlap", 20, switched("overlap", "256", "waiting is faster at 256 rows",
+                             "steps queued before the draws of those before are fetched, against steps that wait for them, 0.5B")),
     ("decode-0.5b-bf16", 25, decode("0.5b", "bf16")),
     ("decode-0.5b-fp8", 25, decode("0.5b", "fp8")),
     ("decode-1.5b-bf16", 30, decode("1.5b", "bf16")),

@@ -38,11 +38,7 @@ START_TEST(logprobs) {
     struct engine *g = open_directory(cases[_i].name, cases[_i].weights);
     struct err e = {0};
     ck_assert_msg(engine_start(g, hf_no_wake, NULL, &e), "%s", e.message);
-    double worst = 0;
-    const json_t *all = json_object_get(root, "cases");
-    ck_assert_uint_ge(json_array_size(all), 3);
-    for (size_t i = 0; i < json_array_size(all); i++)
-        worst = fmax(worst, hf_run_case(g, json_array_get(all, i)));
+    double worst = hf_run_cases(g, root);
     printf("%s, weights %s: log-probabilities within %.4f\n", cases[_i].name, cases[_i].weights,
            worst);
     ck_assert_msg(worst <= cases[_i].most, "%s: %.4f", cases[_i].name, worst);

@@ -81,4 +81,14 @@ static inline double hf_run_case(struct engine *g, const json_t *c) {
     return worst;
 }
 
+/* The largest of all cases of a reference. */
+static inline double hf_run_cases(struct engine *g, const json_t *root) {
+    const json_t *cases = json_object_get(root, "cases");
+    double worst = 0;
+    ck_assert_uint_ge(json_array_size(cases), 3);
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        worst = fmax(worst, hf_run_case(g, json_array_get(cases, i)));
+    return worst;
+}
+
 #endif

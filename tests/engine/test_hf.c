@@ -52,11 +52,7 @@ static void check_logprobs(const char *name, const char *isa) {
                      json_string_value(json_object_get(root, "template")));
     ck_assert_str_eq(engine_model(g)->eos_text, "<|im_end|>");
     ck_assert_msg(engine_start(g, hf_no_wake, NULL, &e), "%s", e.message);
-    double worst = 0;
-    const json_t *cases = json_object_get(root, "cases");
-    ck_assert_uint_ge(json_array_size(cases), 3);
-    for (size_t i = 0; i < json_array_size(cases); i++)
-        worst = fmax(worst, hf_run_case(g, json_array_get(cases, i)));
+    double worst = hf_run_cases(g, root);
     printf("%s, isa %s: log-probabilities within %.5f\n", name, isa, worst);
     ck_assert_msg(worst <= tolerance, "%s: %.5f", name, worst);
     engine_close(g);
