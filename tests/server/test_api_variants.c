@@ -1,6 +1,6 @@
 /* Prompt variants out of JSON, and the prompts that they make. */
-#include "config/limits.h"
 #include "server/api_variants.h"
+#include "tests/server/request_test.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct config config = {
-    .server = {.max_candidates = LIMIT_CANDIDATES, .default_deadline_s = 600},
-    .verifier = {.timeout_s = 3, .memory_mb = 256},
-};
 static struct engine_model model = {
     .name = "tiny", .bos_text = "<s>", .eos_text = "</s>", .n_vocab = 1000, .context = 4096};
 
@@ -26,29 +22,8 @@ static char *guard(void *self, const char *text, size_t len, size_t *len_out) {
     return out;
 }
 
-static struct api_request q;
-
-static void teardown(void) { api_request_clear(&q); }
-
-static bool parse(enum api_request_kind kind, const char *body, struct err *e) {
-    const struct api_request_context context = {.config = &config, .model = &model, .guard = guard};
-    api_request_clear(&q);
-    return api_request_parse(&q, kind, body, strlen(body), &context, e);
-}
-
-static void takes(enum api_request_kind kind, const char *body) {
-    struct err e = {0};
-    ck_assert_msg(parse(kind, body, &e), "%s: %s", body, e.message);
-}
-
-static void refuses(enum api_request_kind kind, const char *body, const char *param,
-                    const char *words) {
-    struct err e = {0};
-    ck_assert_msg(!parse(kind, body, &e), "accepted: %s", body);
-    ck_assert_int_eq(e.kind, ERR_INPUT);
-    ck_assert_msg(!strcmp(e.param, param), "%s: param is \"%s\"", body, e.param);
-    ck_assert_msg(strstr(e.message, words) != NULL, "%s: %s", body, e.message);
-}
+static const struct api_request_context context = {
+    .config = &config, .model = &model, .guard = guard};
 
 /* A chat request with these members beside its message. */
 static const char *chat(const char *members) {
