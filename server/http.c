@@ -23,8 +23,8 @@ enum {
     BODIES_BYTES = 512 * 1024 * 1024,        /* bodies in memory at once, all requests together */
     STREAM_BYTES = 64 * 1024 * 1024,         /* written but not yet taken by the client */
     BLOCK_BYTES = 16 * 1024,                 /* handed to libmicrohttpd at once */
-    SWEEP_MS = 500,                          /* how often slow connections are looked for */
-    TAKE_TIMES = 10,                         /* read_s that a client gets to take its answer */
+    SWEEP_MS = 500,  /* how often slow and abandoned connections are looked for */
+    TAKE_TIMES = 10, /* read_s that a client gets to take its answer */
     REQUEST_ID_BYTES = 128,
 };
 
@@ -51,6 +51,7 @@ struct connection {
     struct list link;
     int fd;                       /* borrowed from libmicrohttpd */
     double since;                 /* opened, or its last request ended */
+    bool over;                    /* at the last sweep its client had closed it */
     struct http_request *request; /* borrowed; NULL: none has begun */
 };
 
@@ -269,6 +270,20 @@ static bool is_slow(const struct http_server *s, const struct connection *c, dou
     return r->ended_at > 0 && now - r->ended_at > s->read_s * TAKE_TIMES;
 }
 
+/* Whether nothing is being answered and nothing can be asked any more: at two sweeps the client's
+ * end was closed and all it sent was read.  libmicrohttpd doesn't see an end that came together
+ * with data: it takes a read that doesn't fill its buffer for the last, and its epoll,
+ * edge-triggered, has told of both. */
+static bool has_left(struct connection *c) {
+    char next;
+    ssize_t n = 1;
+    if (!c->request || c->request->state == READING)
+        n = recv(c->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+    bool before = c->over;
+    c->over = !n || (n < 0 && errno != EAGAIN);
+    return c->over && before;
+}
+
 /* Shutting the socket down makes libmicrohttpd close it in its own time. */
 static void on_sweep(uv_timer_t *timer) {
     struct http_server *s = timer->data;
@@ -276,10 +291,12 @@ static void on_sweep(uv_timer_t *timer) {
     bool any = false;
     LIST_EACH(it, &s->connections) {
         struct connection *c = LIST_ITEM(it, struct connection, link);
-        if (c->fd < 0 || !is_slow(s, c, now)) continue;
+        if (c->fd < 0) continue;
+        bool slow = is_slow(s, c, now);
+        if (!slow && !has_left(c)) continue;
         shutdown(c->fd, SHUT_RDWR);
         c->fd = -1;
-        s->stats.clients_cut++;
+        s->stats.clients_cut += slow;
         any = true;
     }
     if (any) loop_kick(s->loop);

@@ -115,6 +115,12 @@ static void handle(void *arg, struct http_request *r) {
         struct wait *w = wait_new(r);
         http_stream(r, 200, "text/event-stream");
         uv_timer_start(&w->timer, on_flood, 1, 1);
+    } else if (!strcmp(path, "/connections")) {
+        char text[32];
+        struct http_stats stats;
+        http_stats(server.http, &stats);
+        snprintf(text, sizeof text, "%d connections", stats.connections);
+        reply_text(r, 200, text);
     } else {
         echo(r);
     }
@@ -527,6 +533,36 @@ START_TEST(leaving_in_mid_body_frees_the_request) {
 }
 END_TEST
 
+/* What is sent and the end come together: many times, since it is chance whether the server reads
+ * between. */
+START_TEST(leaving_right_after_a_word_frees_the_connection) {
+    static const char *const words[] = {
+        "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\nabc",
+        "POST /x HTTP/1.1\r\nContent-Le", "GET /x HTTP/1.1\r\nHost: h\r\n\r\n", "\x16\x03\x01\x02"};
+    enum { CLIENTS = 40 };
+    int open[CLIENTS];
+    for (int i = 0; i < 2 * CLIENTS; i++) {
+        int fd = dial();
+        send_text(fd, words[i % 4]);
+        if (i >= CLIENTS)
+            close(fd);
+        else
+            shutdown(open[i] = fd, SHUT_WR);
+    }
+    const char *text = "";
+    for (int turn = 0; turn < 600 && !strstr(text, "\r\n\r\n1 connections"); turn++) {
+        usleep(10000); /* unseen they would idle for half a minute */
+        int fd = dial();
+        send_text(fd, "GET /connections HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        text = receive(fd, NULL);
+        close(fd);
+    }
+    expect(text, "\r\n\r\n1 connections");
+    for (int i = 0; i < CLIENTS; i++)
+        close(open[i]);
+}
+END_TEST
+
 START_TEST(a_client_that_reads_nothing_is_cut) {
     int fd = dial();
     send_text(fd, "GET /flood HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -674,6 +710,7 @@ int main(void) {
     tcase_add_test(t, leaving_a_silent_stream_is_noticed);
     tcase_add_test(t, leaving_with_more_bytes_unread_is_noticed);
     tcase_add_test(t, leaving_in_mid_body_frees_the_request);
+    tcase_add_test(t, leaving_right_after_a_word_frees_the_connection);
     tcase_add_test(t, a_client_that_reads_nothing_is_cut);
     tcase_add_test(t, streams_come_piece_by_piece);
     tcase_add_test(t, a_thousand_requests_wait_at_once);
