@@ -1,6 +1,7 @@
 #include "server/eval_report.h"
 
 #include "base/buf.h"
+#include "server/eval_kinds.h"
 #include "server/eval_stats.h"
 #include "server/writer.h"
 
@@ -123,7 +124,24 @@ static void write_task(struct writer *w, const struct eval_result *r) {
     writer_object_end(w);
 }
 
-static void write_results(struct writer *w, const struct eval *v) {
+static void write_kinds(struct writer *w, const struct eval_kinds *all) {
+    writer_key(w, "kinds");
+    writer_array(w);
+    for (int i = 0; i < all->n; i++) {
+        const struct eval_kind *k = &all->kinds[i];
+        writer_object(w);
+        writer_key_int(w, "prompt", k->prompt);
+        writer_key_number(w, "temperature", k->temperature);
+        writer_key_int(w, "judged", k->judged);
+        writer_key_int(w, "passed", k->passed);
+        writer_key_int(w, "hard", k->hard);
+        writer_key_int(w, "tokens", k->tokens);
+        writer_object_end(w);
+    }
+    writer_array_end(w);
+}
+
+static void write_results(struct writer *w, const struct eval *v, const struct eval_kinds *kinds) {
     const struct eval_options *o = v->options;
     struct eval_count *counts = counts_of(v);
     struct eval_estimate share = eval_stats_share(v->solved, v->n);
@@ -146,6 +164,7 @@ static void write_results(struct writer *w, const struct eval *v) {
     writer_key_int(w, "public_only_tasks", public_only(v));
     writer_key(w, "options");
     writer_raw(w, record, strlen(record));
+    write_kinds(w, kinds);
     write_curve(w, v, counts);
     writer_key(w, "per_task");
     writer_array(w);
@@ -239,15 +258,21 @@ static bool write_samples(const struct eval *v, struct err *e) {
 
 bool eval_report_write(const struct eval *v, struct err *e) {
     struct output out;
+    struct eval_kinds kinds;
     struct buf b;
     struct writer w;
-    if (!write_samples(v, e) || !open_output(&out, v->dir, "results.json", e)) return false;
-    buf_init(&b, REPORT_BYTES);
-    writer_init(&w, &b);
-    write_results(&w, v);
-    fprintf(out.file, "%s\n", buf_text(&b));
-    buf_clear(&b);
-    return close_output(&out, e);
+    if (!write_samples(v, e)) return false;
+    bool ok = eval_kinds_read(&kinds, v, e) && open_output(&out, v->dir, "results.json", e);
+    if (ok) {
+        buf_init(&b, REPORT_BYTES);
+        writer_init(&w, &b);
+        write_results(&w, v, &kinds);
+        fprintf(out.file, "%s\n", buf_text(&b));
+        buf_clear(&b);
+        ok = close_output(&out, e);
+    }
+    eval_kinds_clear(&kinds);
+    return ok;
 }
 
 /* ---- the table ---- */
@@ -261,6 +286,26 @@ static void print_task(const struct eval_result *r, FILE *out) {
     fprintf(out, "%-24s %7d %7d %10s %9lld %9.1f %10s%s%s\n", r->task->id, r->judged, r->passed,
             first, (long long)r->tokens, r->seconds, after, r->error ? "  " : "",
             r->error ? r->error : "");
+}
+
+/* Where there is more than one. */
+static void print_kinds(const struct eval *v, FILE *out) {
+    struct eval_kinds all;
+    struct err e = {0};
+    if (!eval_kinds_read(&all, v, &e)) {
+        fprintf(out, "the kinds of candidates aren't known: %s\n", e.message);
+    } else if (all.n > 1) {
+        fprintf(out, "%6s %11s %7s %7s %10s %12s\n", "prompt", "temperature", "judged", "passed",
+                "hard ones", "tokens each");
+        for (int i = 0; i < all.n; i++) {
+            const struct eval_kind *k = &all.kinds[i];
+            fprintf(out, "%6d %11.2f %7d %7d %10d %12.0f\n", k->prompt, k->temperature, k->judged,
+                    k->passed, k->hard, (double)k->tokens / k->judged);
+        }
+        fprintf(out, "(hard ones: passes of tasks that took more than %d candidates)\n",
+                EVAL_KINDS_HARD);
+    }
+    eval_kinds_clear(&all);
 }
 
 void eval_report_table(const struct eval *v, FILE *out) {
@@ -284,6 +329,7 @@ void eval_report_table(const struct eval *v, FILE *out) {
                     o->mode == EVAL_FIRST ? "solved within " : "pass@", o->ks[i], 100 * x.value,
                     100 * x.low, 100 * x.high);
     }
+    print_kinds(v, out);
     fprintf(out, "%d candidates judged, %lld tokens, %.0f s, %.1f tokens/s\n", v->judged,
             (long long)v->tokens, v->seconds,
             v->seconds > 0 ? (double)v->tokens / v->seconds : 0.0);

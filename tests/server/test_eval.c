@@ -271,6 +271,12 @@ START_TEST(all_are_judged_and_reported) {
     ck_assert_double_eq_tol(json_number_value(json_object_get(at, "12")), 2.0 / 3, 1e-6);
     ck_assert_uint_eq(json_array_size(json_object_get(r, "per_task")), TASKS);
     ck_assert_str_eq(json_string_value(json_object_get(r, "mode")), "pass@k");
+    json_t *kinds = json_object_get(r, "kinds"), *kind = json_array_get(kinds, 0);
+    ck_assert_uint_eq(json_array_size(kinds), 1);
+    ck_assert_int_eq((int)json_integer_value(json_object_get(kind, "judged")),
+                     (intmax_t)TASKS * CANDIDATES);
+    ck_assert_int_eq((int)json_integer_value(json_object_get(kind, "passed")), 3);
+    ck_assert_int_eq((int)json_integer_value(json_object_get(kind, "hard")), 0);
     json_decref(r);
     FILE *samples = fopen(path_of("samples.jsonl"), "r");
     char line[256];
