@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void command_args_init(struct command_args *a, int argc, char **argv, struct err *e) {
@@ -77,6 +78,24 @@ char *command_read_file(const char *path, size_t max, size_t *len, struct err *e
     buf_clear(&b);
     if (f != stdin) fclose(f);
     return text;
+}
+
+json_t *command_json_object(const char *option, const char *value, struct err *e) {
+    enum { MOST_BYTES = 1 << 20 };
+    char *text = NULL;
+    size_t len;
+    if (value[strspn(value, " \t\r\n")] != '{' &&
+        !(text = command_read_file(value, MOST_BYTES, &len, e))) {
+        err_prefix(e, "--%s", option);
+        return NULL;
+    }
+    json_error_t why;
+    json_t *root = json_loads(text ? text : value, JSON_REJECT_DUPLICATES, &why);
+    free(text);
+    if (json_is_object(root)) return root;
+    err_set(e, ERR_INPUT, "--%s is no JSON object: %s", option, root ? "it is a list" : why.text);
+    json_decref(root);
+    return NULL;
 }
 
 int command_failed(const char *command, const struct err *e) {

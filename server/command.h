@@ -9,6 +9,8 @@
 #include "base/err.h"
 #include "config/config.h"
 
+#include <jansson.h>
+
 enum { COMMAND_PASSED = 0, COMMAND_NOT_PASSED = 1, COMMAND_USAGE = 2, COMMAND_SYSTEM = 3 };
 
 /* One race from files, in this process: the API's answer as JSON on standard output. */
@@ -52,6 +54,9 @@ void command_args_unknown(struct command_args *);
 
 /* All of a file, or of standard input for "-", at most `max` bytes; NUL after it; free() it. */
 char *command_read_file(const char *path, size_t max, size_t *len, struct err *e);
+/* An option's JSON object, given as such or as the file that holds it; NULL and an error where it
+ * is none.  json_decref() it. */
+json_t *command_json_object(const char *option, const char *value, struct err *e);
 /* Says the error on standard error and returns the exit status that goes with its kind. */
 int command_failed(const char *command, const struct err *);
 

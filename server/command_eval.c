@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { KEY_BYTES = 4096, DIVERSITY_BYTES = 256 * 1024, PATH_BYTES = 4096, BAR = 24 };
+enum { KEY_BYTES = 4096, PATH_BYTES = 4096, BAR = 24 };
 
 static const char usage[] =
     "usage: firstpass eval TASKS --out DIR [OPTION]… [SETTING]…\n"
@@ -222,19 +222,8 @@ static bool read_prompts(struct command *c, json_t *list) {
 
 static bool read_diversity(struct command *c) {
     if (!c->diversity) return true;
-    if (c->diversity[strspn(c->diversity, " \t\n")] != '{') {
-        size_t len;
-        char *text = command_read_file(c->diversity, DIVERSITY_BYTES, &len, c->e);
-        if (!text) return err_prefix(c->e, "--diversity");
-        free(c->diversity);
-        c->diversity = text;
-    }
-    json_error_t why;
-    json_t *root = json_loads(c->diversity, 0, &why), *value;
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return err_set(c->e, ERR_INPUT, "--diversity is no JSON object: %s", why.text);
-    }
+    json_t *root = command_json_object("diversity", c->diversity, c->e), *value;
+    if (!root) return false;
     bool ok = true;
     const char *key;
     json_object_foreach(root, key, value) {

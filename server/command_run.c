@@ -26,6 +26,10 @@ static const char usage[] =
     "  --system FILE           system message, with --chat\n"
     "  --code FILE             the code that answers continue and that the tests may use\n"
     "  --max-tokens N  --temperature T  --top-p P  --min-p P  --top-k N  --seed N  --n N\n"
+    "  --diversity JSON        {\"temperatures\": [0.6, 1.0], \"prompts\": [\"\", \"Think "
+    "first.\"]}, "
+    "or a\n"
+    "                          file that holds it: firstpass.diversity of the API\n"
     "  with --tests: --format F  --entry-point NAME  --max-candidates N  --width N  --timeout-s S\n"
     "                --memory-mb N  --deadline-s S  --extract E\n"
     "                --return first|lowest_index|best|all  --on-fail best|error\n"
@@ -126,6 +130,17 @@ static bool take_path(struct run *r, struct command_args *a) {
     return value != NULL;
 }
 
+static bool take_diversity(struct run *r, struct command_args *a) {
+    const char *value = command_args_value(a, "diversity");
+    if (!value) return false;
+    json_t *diversity = a->failed ? NULL : command_json_object("diversity", value, a->e);
+    if (diversity)
+        json_object_set_new(r->firstpass, "diversity", diversity);
+    else
+        a->failed = true;
+    return true;
+}
+
 /* False with ERR_NONE where help was asked for and given. */
 static bool parse_args(struct run *r, int argc, char **argv) {
     struct command_args a;
@@ -141,7 +156,7 @@ static bool parse_args(struct run *r, int argc, char **argv) {
             r->completion = true;
         else if (command_args_flag(&a, "json"))
             continue; /* there is no other form */
-        else if (!take_path(r, &a) && !take_field(r, &a))
+        else if (!take_path(r, &a) && !take_field(r, &a) && !take_diversity(r, &a))
             command_args_unknown(&a);
     }
     if (a.failed) return false;

@@ -58,6 +58,19 @@ def test_run_same_seed_same_text():
     assert len(texts) == 1
 
 
+def test_run_varies_its_candidates(tmp_path):
+    need_model(SMOL)
+    ladder, = files(tmp_path, ladder='{"temperatures": [0, 1.5]}')
+    def texts(*more):
+        done = firstpass("run", "--model", SMOL, "--completion", "--prompt", "-", "--seed", 3, "--max-tokens", 12, *more, stdin="Once")
+        assert done.returncode == 0, done.stderr
+        return [choice["text"] for choice in json.loads(done.stdout)["choices"]]
+
+    varied = texts("--n", 4, "--diversity", ladder)
+    assert varied == texts("--n", 4, "--diversity", '{"temperatures": [0, 1.5]}')
+    assert [varied[0], varied[2]] == texts("--n", 2, "--temperature", 0) and len(set(varied)) == 3
+
+
 @pytest.mark.parametrize("on_fail", ["best", "error"])
 def test_run_that_fails_says_so(tmp_path, on_fail):
     need_model(SMOL)
@@ -101,6 +114,9 @@ def test_run_refuses(arguments, words):
     (["--format", "perl", "--tests", TESTS], "perl"),
     (["--return", "last", "--tests", TESTS], "return"),
     (["--tests", PROMPT], "compile"),
+    (["--diversity", '{"heat": [1]}'], "heat"),
+    (["--diversity", '{"temperatures": [1]'], "--diversity is no JSON object"),
+    (["--diversity", "/nonexistent/d"], "--diversity: /nonexistent/d"),
 ])
 def test_run_refuses_what_the_api_refuses(arguments, words):
     need_model(SMOL)
