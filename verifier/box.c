@@ -129,6 +129,22 @@ static int lay_out(const struct box_plan *plan, int control, int errors_fd, int 
     return 0;
 }
 
+/* A core of its own, as far as there are enough.  The processes of a worker take turns: on one core
+ * the next one is woken where its memory is in the caches, and no idle core has to be woken for it.
+ * Children inherit it, and their filter keeps them from changing it.  Fails: it runs anywhere. */
+static void choose_core(int slot) {
+    cpu_set_t allowed, own;
+    if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    int skip = slot % CPU_COUNT(&allowed);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed) || skip-- > 0) continue;
+        CPU_ZERO(&own);
+        CPU_SET(cpu, &own);
+        (void)!sched_setaffinity(0, sizeof own, &own);
+        return;
+    }
+}
+
 static int run_python(const struct box_plan *plan, const char *flavour) {
     static const char *const arguments[] = {"firstpass-worker", "-s", "-S", "-B", "-c", loader};
     enum { N_FIXED = sizeof arguments / sizeof arguments[0] };
@@ -160,6 +176,7 @@ struct entry {
     const struct box_plan *plan;
     uid_t uid; /* of its own, where the plan says so */
     const char *flavour;
+    int slot;
     int control, errors_fd, status;
     int group; /* its cgroup.procs, or -1 */
     uid_t outer_uid;
@@ -178,6 +195,7 @@ static _Noreturn void fail(const struct entry *in, const char *layer, int error,
 static _Noreturn void enter(struct entry *in) {
     const struct box_plan *plan = in->plan;
     const char *detail = "";
+    choose_core(in->slot);
     int error = enter_session();
     if (error) fail(in, "session", error, "setsid");
     if (plan->namespaces && plan->user_namespace) {
@@ -295,6 +313,7 @@ bool box_spawn(const struct box_plan *plan, int slot, const char *flavour, struc
         .plan = plan,
         .uid = (uid_t)(BOX_UID + slot),
         .flavour = flavour,
+        .slot = slot,
         .group = -1,
         .outer_uid = geteuid(),
         .outer_gid = getegid(),

@@ -26,7 +26,8 @@ enum {
     SPARE_BYTES = 32 << 20, /* for the harness's own needs beyond the candidate's memory */
 };
 
-static const double HOME_S = 0.02; /* what compiling tests anew costs, and some more */
+/* What a turn may be late so that tests needn't be compiled in one more worker. */
+static const double HOME_S = 0.1;
 enum { NR_PIDFD_SEND_SIGNAL = 424 };
 
 enum worker_state { WORKER_DOWN, WORKER_ASKED, WORKER_STARTING, WORKER_READY };

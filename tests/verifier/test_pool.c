@@ -233,6 +233,60 @@ START_TEST(test_killed_workers_are_replaced) {
 }
 END_TEST
 
+/* The process that judges many candidates is used up by one that ends it, and by its hundredth run:
+ * whoever comes next finds another, and none of these is the candidate's fault. */
+START_TEST(test_candidates_after_one_that_ends_the_process) {
+    static const struct {
+        const char *code;
+        enum verdict_kind kind;
+    } cases[] = {
+        {"def f(x): return 4", VERDICT_PASSED},
+        {"def f(x):\n    while True: pass", VERDICT_TIMEOUT},
+        {"def f(x): return 4  # 2", VERDICT_PASSED},
+        {"import os\ndef f(x): os._exit(0)", VERDICT_FAILED},
+        {"def f(x): return 4  # 3", VERDICT_PASSED},
+        {"class C: pass\ndef f(x): return C()", VERDICT_FAILED},
+        {"def f(x): return 4  # 4", VERDICT_PASSED},
+    };
+    enum { CASES = sizeof cases / sizeof cases[0], MANY = 230 };
+    struct verifier_spec spec = plain_spec();
+    spec.timeout_s = 0.5;
+    ck_assert(rig_open_tests(&rig, &spec));
+    for (int i = 0; i < CASES; i++) {
+        rig_submit(&rig, &cases[i].code, 1);
+        ck_assert_msg(rig.outcomes[0].kind == cases[i].kind, "%s: %s: %s", cases[i].code,
+                      verdict_name(rig.outcomes[0].kind), rig.outcomes[0].error);
+    }
+    verifier_tests_close(rig.tests);
+    ck_assert(rig_open_tests(&rig, &spec)); /* anew: none of its runs has ended a process yet */
+    for (int i = 0; i < MANY; i++) {
+        char text[64];
+        const char *code = text;
+        snprintf(text, sizeof text, "def f(x): return 4  # run %d", i);
+        rig_submit(&rig, &code, 1);
+        ck_assert_int_eq(rig.outcomes[0].kind, VERDICT_PASSED);
+    }
+    verifier_tests_close(rig.tests);
+    struct verifier_stats stats;
+    verifier_stats(rig.verifier, &stats);
+    ck_assert_uint_eq(stats.retries, 0);
+}
+END_TEST
+
+/* Each worker has one of the cores, and its candidates can't leave it. */
+START_TEST(test_a_core_each) {
+    struct verifier_spec spec = plain_spec();
+    const struct outcome *outcome =
+        rig_judge(&rig, &spec,
+                  "import os\n"
+                  "def f(x):\n"
+                  "    if len(os.sched_getaffinity(0)) != 1: return 1\n"
+                  "    try: os.sched_setaffinity(0, range(os.cpu_count()))\n"
+                  "    except OSError: return 4\n");
+    ck_assert_msg(outcome->kind == VERDICT_PASSED, "%s", outcome->error);
+}
+END_TEST
+
 /* Tests that a worker took with it are compiled by another: at whatever moment it dies. */
 START_TEST(test_tests_outlive_their_worker) {
     int killed = 0; /* a worker that only just starts isn't seen, and not killed */
@@ -703,6 +757,8 @@ int main(void) {
     tcase_add_test(tc, test_close_with_work_under_way);
     tcase_add_test(tc, test_more_objects_than_are_kept);
     tcase_add_test(tc, test_killed_workers_are_replaced);
+    tcase_add_test(tc, test_candidates_after_one_that_ends_the_process);
+    tcase_add_test(tc, test_a_core_each);
     tcase_add_test(tc, test_tests_outlive_their_worker);
     suite_add_tcase(suite, tc);
     tc = tcase_create("levels");
