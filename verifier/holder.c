@@ -3,18 +3,20 @@
 #include "verifier/message.h"
 #include "verifier/report.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 struct holder {
     enum holder_state state;
-    struct process process;
+    struct process *process;   /* owned; NULL once it was taken */
     struct watch_set *set;     /* borrowed */
-    struct forker *forker;     /* owned; NULL until READY */
+    struct forker *forker;     /* owned; NULL until READY, and where its process is to be taken */
     struct watch *report;      /* owned */
     struct watch_timer *timer; /* owned */
     int control;               /* owned until the forker has it */
     unsigned char nonce[WIRE_NONCE];
+    bool lone; /* of a suite: it may serve itself where that leaves nothing behind */
     bool repeatable;
     bool closed; /* nobody listens: freed when the process has ended */
     void (*changed)(void *arg, enum holder_state, const char *text);
@@ -39,12 +41,16 @@ static void on_report(void *arg) {
     if (status == REPORT_NONE) return;
     watch_close(h->report);
     h->report = NULL;
-    if (status != REPORT_OK) {
+    bool over = h->lone && h->process->state == PROCESS_ENDED; /* it has nobody else */
+    if (status != REPORT_OK || (over && report.kind == WIRE_PREPARED)) {
         move(h, HOLDER_LOST, "");
     } else if (report.kind == WIRE_PREPARED) {
-        h->forker = process_forker_open(h->set, h->control, NULL, on_lost, h);
-        h->control = -1;
         h->repeatable = report.again;
+        h->lone = h->lone && h->repeatable;
+        if (!h->lone) {
+            h->forker = process_forker_open(h->set, h->control, NULL, on_lost, h);
+            h->control = -1;
+        }
         move(h, HOLDER_READY, report.text);
     } else {
         move(h, report.kind == WIRE_MISSING ? HOLDER_MISSING : HOLDER_REFUSED, report.text);
@@ -53,7 +59,7 @@ static void on_report(void *arg) {
 
 static void on_slow(void *arg) {
     struct holder *h = arg;
-    process_kill(&h->process);
+    process_kill(h->process);
     move(h, HOLDER_SLOW, "");
 }
 
@@ -62,7 +68,7 @@ static void destroy(struct holder *h) {
     watch_close(h->report);
     watch_timer_close(h->timer);
     if (h->control >= 0) close(h->control);
-    process_clear(&h->process);
+    process_free(h->process);
     free(h);
 }
 
@@ -79,8 +85,15 @@ struct holder *holder_open(struct watch_set *set, struct forker *parent,
                            void (*changed)(void *arg, enum holder_state, const char *text),
                            void *arg) {
     struct holder *h = err_alloc(1, sizeof *h);
-    *h = (struct holder){.set = set, .control = -1, .changed = changed, .arg = arg};
-    if (!process_start(parent, &h->process, input->kind, on_ended, h)) {
+    *h = (struct holder){
+        .set = set,
+        .control = -1,
+        .lone = input->kind == WIRE_SUITE && !(input->flags & WIRE_FORKS),
+        .changed = changed,
+        .arg = arg,
+    };
+    h->process = process_new(parent, input->kind, on_ended, h);
+    if (!h->process) {
         free(h);
         return NULL;
     }
@@ -89,13 +102,14 @@ struct holder *holder_open(struct watch_set *set, struct forker *parent,
     report_draw_nonce(h->nonce);
     for (int i = 0; i < WIRE_NONCE; i++)
         job.nonce[i] = h->nonce[i];
-    bool ok = message_pair(pair) && process_give(&h->process, &job, (int[]){input->fd, pair[1]}, 2);
+    bool ok = message_pair(pair) && process_give(h->process, &job, (int[]){input->fd, pair[1]}, 2);
     if (pair[1] >= 0) close(pair[1]);
     h->control = pair[0];
     h->timer = watch_timer_open(set, on_slow, h);
-    h->report = watch_open(set, h->process.job_fd, on_report, h);
-    h->process.job_fd = -1;
-    if (!ok) {
+    /* Its own copy: the socket stays the process's, which may have jobs to come. */
+    int report = fcntl(h->process->job_fd, F_DUPFD_CLOEXEC, 0);
+    if (report >= 0) h->report = watch_open(set, report, on_report, h);
+    if (!ok || report < 0) {
         holder_close(h);
         return NULL;
     }
@@ -106,14 +120,25 @@ struct holder *holder_open(struct watch_set *set, struct forker *parent,
 void holder_close(struct holder *h) {
     if (!h || h->closed) return;
     h->closed = true;
-    process_kill(&h->process);
+    if (h->process) process_kill(h->process);
     process_forker_close(h->forker);
     h->forker = NULL;
     watch_timer_close(h->timer);
     h->timer = NULL;
     watch_close(h->report);
     h->report = NULL;
-    if (h->process.state == PROCESS_ENDED) destroy(h);
+    if (!h->process || h->process->state == PROCESS_ENDED) destroy(h);
+}
+
+bool holder_is_lone(const struct holder *h) { return h->state == HOLDER_READY && h->lone; }
+
+struct process *holder_take(struct holder *h, void (*ended)(void *arg), void *arg) {
+    struct process *p = h->process;
+    BUG_ON(!holder_is_lone(h) || !p);
+    h->process = NULL;
+    process_time(p, &p->cpu_before_s, &p->starved_before_s); /* compiling is no job */
+    process_adopt(p, ended, arg);
+    return p;
 }
 
 enum holder_state holder_state(const struct holder *h) { return h->state; }

@@ -1,4 +1,6 @@
-/* A fork server that holds something compiled: one tests object, or one chat template.
+/* A fork server that holds something compiled: one tests object, or one chat template.  Or, where
+ * a tests object leaves nothing behind, no fork server but the one process that does all its jobs:
+ * compiled, it is taken.
  *
  * It lives in one worker.  `changed` tells READY once, or why not; after READY it may tell LOST.
  * LOOP thread. */
@@ -34,7 +36,11 @@ void holder_close(struct holder *);
 enum holder_state holder_state(const struct holder *);
 /* Its report said that one child may do many jobs. */
 bool holder_is_repeatable(const struct holder *);
-/* Where its children are made; only while READY. */
+/* Where its children are made; only while READY, and where it isn't lone. */
 struct forker *holder_forker(const struct holder *);
+/* READY, and no fork server: */
+bool holder_is_lone(const struct holder *);
+/* its process, once, which is the caller's from now on.  `ended` as of process_start(). */
+struct process *holder_take(struct holder *, void (*ended)(void *arg), void *arg);
 
 #endif

@@ -372,7 +372,8 @@ static bool give_b(struct job *j, int call, struct worker *w) {
     struct wire_job job = {
         .address_space = pool_address_space(w, j->input.memory_mb),
         .seed = j->input.seed,
-        .cpu_s = kernel_cpu_limit(j) * (j->b_repeatable ? SUITE_RUNS : 1),
+        .cpu_s = kernel_cpu_limit(j) * (j->b_repeatable ? SUITE_RUNS : 1) +
+                 (j->b_repeatable ? SUITE_COMPILE_S : 0),
     };
     report_draw_nonce(j->nonce);
     memcpy(job.nonce, j->nonce, WIRE_NONCE);

@@ -22,6 +22,7 @@ struct suite {
     struct pool *pool; /* borrowed */
     int spec_fd;       /* owned */
     int memory_mb;
+    bool forks; /* one B at least was used up by a single run: B's are forked now, not compiled */
     int n_places;
     struct place places[]; /* by slot */
 };
@@ -91,7 +92,10 @@ static void on_spare_ended(void *arg) {
 }
 
 static void fork_ahead(struct place *place) {
-    if (!place->spare)
+    if (place->spare) return;
+    if (holder_is_lone(place->holder))
+        place->spare = holder_take(place->holder, on_spare_ended, place);
+    else
         place->spare = process_new(holder_forker(place->holder), WIRE_TESTS, on_spare_ended, place);
 }
 
@@ -120,14 +124,18 @@ static void evict_oldest(struct list *suites) {
     }
 }
 
+/* Its fork server has gone and is just telling its processes so, or its only process has. */
+static bool is_used_up(const struct place *place) {
+    if (!place->holder || holder_state(place->holder) != HOLDER_READY) return false;
+    return holder_is_lone(place->holder) ? !place->spare
+                                         : !process_forker_is_open(holder_forker(place->holder));
+}
+
 void suite_want(struct suite *s, struct worker *w,
                 void (*ready)(void *arg, enum holder_state, const char *text), void *arg) {
     struct place *place = &s->places[pool_slot(w)];
     BUG_ON(place->ready);
-    /* It has gone and is just telling its processes so. */
-    if (place->holder && holder_state(place->holder) == HOLDER_READY &&
-        !process_forker_is_open(holder_forker(place->holder)))
-        vacate(place);
+    if (is_used_up(place)) vacate(place);
     if (place->holder && holder_state(place->holder) == HOLDER_READY) {
         list_remove(&place->link);
         list_prepend(pool_suites(w), &place->link);
@@ -141,6 +149,7 @@ void suite_want(struct suite *s, struct worker *w,
             /* Compiling takes memory of its own, which a candidate's limit must not decide. */
             .address_space = pool_address_space(w, s->memory_mb + 256),
             .seconds = SUITE_COMPILE_S,
+            .flags = s->forks ? WIRE_FORKS : 0,
         };
         place->holder =
             holder_open(pool_watches(s->pool), pool_forker(w), &input, on_changed, place);
@@ -184,7 +193,7 @@ struct process *suite_take(struct suite *s, struct worker *w, void (*ended)(void
     }
     if (p)
         process_adopt(p, ended, arg);
-    else
+    else if (!holder_is_lone(place->holder))
         p = process_new(holder_forker(place->holder), WIRE_TESTS, ended, arg);
     if (!holder_is_repeatable(place->holder)) fork_ahead(place);
     return p;
@@ -197,14 +206,23 @@ bool suite_is_repeatable(const struct suite *s, const struct worker *w) {
 
 void suite_refill(struct suite *s, struct worker *w) {
     struct place *place = ready_place(s, w);
-    if (place) fork_ahead(place);
+    if (!place) return;
+    if (!holder_is_lone(place->holder)) {
+        fork_ahead(place);
+        return;
+    }
+    s->forks = true;
+    vacate(place);
 }
 
 void suite_give_back(struct suite *s, struct worker *w, struct process *p) {
     struct place *place = ready_place(s, w);
     if (!place || place->spare || p->runs >= SUITE_RUNS) {
         process_abandon(p);
-        suite_refill(s, w);
+        if (place && holder_is_lone(place->holder))
+            vacate(place); /* it is compiled anew when it is wanted again */
+        else
+            suite_refill(s, w);
         return;
     }
     place->spare = p;

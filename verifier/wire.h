@@ -36,7 +36,8 @@ enum wire_kind {
                                   output, errors */
     WIRE_CANDIDATE_SOON = 'a', /* the same, whose job is likely to come at once */
     WIRE_TESTS = 'B',          /* fds: call socket, or what a checker looks at */
-    WIRE_SUITE = 'T', /* a fork server: one tests object, compiled; fds: spec, control socket */
+    WIRE_SUITE = 'T', /* one tests object, compiled: a fork server, or where they leave nothing
+                         behind its own B; fds: spec, control socket */
     WIRE_TEMPLATE =
         'R', /* a fork server: one chat template, compiled; fds: template, control socket */
     WIRE_RENDER = 'V',  /* fds: variables, output */
@@ -68,6 +69,7 @@ struct wire_event {
 enum wire_job_flags {
     WIRE_PROGRAM = 2, /* A runs a program with a standard input, no functions for tests */
     WIRE_NUMPY = 4,   /* A's code asks for numpy, or for what loads it */
+    WIRE_FORKS = 8,   /* T forks its B's also where it could do their work itself */
 };
 struct wire_job {
     uint64_t address_space; /* bytes, RLIMIT_AS */

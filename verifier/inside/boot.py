@@ -69,6 +69,7 @@ def main():
     package.candidate.open_streams()
     for _ in range(REHEARSALS):
         package.candidate.rehearse()
+        package.suite.rehearse()
     inside.setup(
         config["landlock_abi"],
         [path.encode() for path in config["read"]],

@@ -17,6 +17,7 @@ import warnings
 from firstpass import cases, channel, doctests, inside, pytest_module, pytests, remote, results, source, traceless, unittests
 
 REPORT = 4  # the job's socket
+FORKS = 8  # a job's flag, as in wire.h
 PASSED, FAILED, GONE, TAMPERED, PREPARED, REFUSED = b"PFGXRE"
 # Loaded before the children are made, where the tests or their prompt import them: each would load them anew.
 PRELOADED = ("numpy", "pandas", "scipy", "sympy", "unittest", "unittest.mock")
@@ -246,6 +247,11 @@ def outcome_of(suite, link, told):
 
 def run_tests(suite, kind, job_socket):
     inside.prepare(kind, job_socket)
+    judge(suite)
+
+
+def judge(suite):
+    """All candidates that are given to this process."""
     traces = traceless.Traces() if getattr(suite, "repeatable", False) else None
     given = inside.again()
     while given is not None and run_once(suite, traces, *given):
@@ -289,9 +295,7 @@ def preload(texts):
                 pass  # the tests' own import will say why
 
 
-def prepare(spec_fd):
-    text = os.pread(spec_fd, os.fstat(spec_fd).st_size, 0)
-    os.close(spec_fd)
+def made_of(text):
     spec = json.loads(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -303,14 +307,59 @@ def prepare(spec_fd):
     return suite
 
 
+def prepare(spec_fd):
+    text = os.pread(spec_fd, os.fstat(spec_fd).st_size, 0)
+    os.close(spec_fd)
+    gc.disable()  # trees hold no circles, and are gone in a moment
+    suite = made_of(text)
+    gc.enable()
+    return suite
+
+
+# Small, of what most tests are made of.
+REHEARSAL = json.dumps(
+    {
+        "format": "humaneval",
+        "tests": """METADATA = {'author': 'x'}
+
+
+def check(candidate):
+    for i in range(10):
+        assert candidate([i, 2 * i], "a") == sorted([i, 2 * i]), "case %d" % i
+    assert candidate([], "b") == []
+    assert abs(candidate([1.5], "") - 1.5) < 1e-6
+    assert not candidate([1, 2, 3], word="c")
+""",
+        "entry_point": "f",
+        "prompt": """from typing import List
+
+
+def f(numbers: List[int], word: str) -> List[int]:
+    \"\"\" Sorts.
+    >>> f([2, 1], "a")
+    [1, 2]
+    \"\"\"
+""",
+        "score": True,
+        "feedback": "full",
+    }
+).encode()
+
+
+def rehearse():
+    """Goes through tests of ours, in the zygote, as candidate.rehearse()."""
+    made_of(REHEARSAL)
+
+
 def run(_, job):
-    """Process T: compiles, reports, then forks B's until its control socket ends."""
-    report, nonce, memory, _, _, _, fds = job
+    """Process T: compiles and reports.  Then it forks B's until its control socket ends; or it is the only B where its tests leave
+    nothing behind, until a run does."""
+    report, nonce, memory, _, _, flags, fds = job
     spec_fd, control = fds
     inside.limit(memory, 0)
     os.dup2(1, 2)  # /dev/null: what its compiler says about the tests has no end and no reader
 
-    def tell(kind, text, repeatable=False):
+    def tell(kind, text, repeatable=False, report=report):
         inside.report(report, kind, nonce, 0, 0, repeatable, b"", text.encode("utf-8", "backslashreplace"), b"")
 
     try:
@@ -321,9 +370,15 @@ def run(_, job):
     except MemoryError:
         tell(REFUSED, "the tests need too much memory to compile")
         return
-    tell(PREPARED, "\n".join(suite.known), getattr(suite, "repeatable", False))
-    os.close(report)
     gc.freeze()  # B's collections pass over what they share with it
+    repeatable = getattr(suite, "repeatable", False)
+    if repeatable and not flags & FORKS:
+        inside.prepare(ord("B"), report)
+        tell(PREPARED, "\n".join(suite.known), True, REPORT)
+        judge(suite)
+        return
+    tell(PREPARED, "\n".join(suite.known), repeatable)
+    os.close(report)
 
     def handle(kind, job_socket):
         return run_tests(suite, kind, job_socket)
