@@ -16,6 +16,7 @@ uint64_t ceiling_amx(int rounds) {
         c.row_bytes[i] = ROW_BYTES;
         c.rows[i] = ROWS;
     }
+    __asm__ volatile("" : : "r"(&c) : "memory"); /* as in matmul_amx.c */
     _tile_loadconfig(&c);
     _tile_zero(0);
     _tile_zero(1);

@@ -45,7 +45,6 @@ enum {
     MATMUL_CHUNK = 16, /* most blocks decoded at a time */
     MATMUL_PANELS = 2, /* panels at a time */
     MATMUL_SCALES = 6, /* vectors of 16 scales that a block may need */
-    MATMUL_DOTS = 2 * 16,
 };
 
 /* Memory of one thread: decoded codes and scales of MATMUL_PANELS x MATMUL_CHUNK blocks, which stay
@@ -53,9 +52,9 @@ enum {
 struct matmul_scratch {
     _Alignas(64) uint8_t codes[MATMUL_PANELS][MATMUL_CHUNK][PACK_CODES];
     _Alignas(64) float scales[MATMUL_PANELS][MATMUL_CHUNK][MATMUL_SCALES][PACK_OUTPUTS];
-    _Alignas(64) int32_t dots[MATMUL_DOTS][PACK_OUTPUTS]; /* of matmul_amx.c: integers on their
-                                                            way to the vector registers */
-    int configured;                                       /* rows that its tiles are set up for */
+    /* Of matmul_amx.c: integers of even and odd blocks on their way to the vector registers. */
+    _Alignas(64) int32_t dots[2][16][PACK_OUTPUTS];
+    int configured; /* rows that its tiles are set up for */
     float *sums; /* owned by the device; [n_rows][MATMUL_PANELS * PACK_OUTPUTS], 64-byte aligned */
 };
 

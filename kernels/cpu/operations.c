@@ -239,6 +239,15 @@ static void reference_outputs(void *arg, int thread, int begin, int end) {
     reference_matmul(&run->reference, run->dev->scratch[thread].row, begin, end);
 }
 
+/* Panel pairs a chunk: of a large product about 20 us of work, so that the threads end together. */
+static int pair_grain(const struct kernels_device *dev, const struct pack *w, int n_rows,
+                      int n_pairs) {
+    enum { CHUNK_MACS = 4 << 20 };
+    int64_t macs = (int64_t)n_rows * w->n_cols * MATMUL_PANELS * PACK_OUTPUTS;
+    int most = macs < CHUNK_MACS ? (int)(CHUNK_MACS / macs) : 1, even = grain(dev, n_pairs);
+    return even < most ? even : most;
+}
+
 /* The run writes through y. */
 static void multiply(struct kernels_device *dev, const struct kernels_weight *w, const float *x,
                      int n_rows, const float *bias, bool add,
@@ -276,7 +285,7 @@ static void multiply(struct kernels_device *dev, const struct kernels_weight *w,
     if (p->form != PACK_DENSE)
         threads_run(dev->threads, quantise_rows, &run, n_rows, p->n_cols >= 4096 ? 2 : 8);
     int pairs = (p->n_panels + MATMUL_PANELS - 1) / MATMUL_PANELS;
-    threads_run(dev->threads, matmul_pairs, &run, pairs, grain(dev, pairs));
+    threads_run(dev->threads, matmul_pairs, &run, pairs, pair_grain(dev, p, n_rows, pairs));
 }
 
 static void count_matmul(struct kernels_device *dev, enum kernels_op op, double since,
