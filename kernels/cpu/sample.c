@@ -260,8 +260,9 @@ static void filter(struct sample *s, const struct vector_ops *v, const struct ke
     p->total = v->sums(p->values, p->n, p->floor, s->sums);
 }
 
+/* `max` is the row's. */
 static void prepare(struct sample *s, const struct vector_ops *v, const struct kernels_draws *all,
-                    const struct kernels_draw *d, const float *row, struct prepared *p) {
+                    const struct kernels_draw *d, const float *row, float max, struct prepared *p) {
     *p = (struct prepared){.logits = row, .values = s->weights, .n = s->n_vocab};
     if (changes_logits(d)) {
         memcpy(s->logits, row, (size_t)s->n_vocab * sizeof *row);
@@ -269,7 +270,7 @@ static void prepare(struct sample *s, const struct vector_ops *v, const struct k
         p->logits = s->logits;
     }
     if (d->temperature <= 0) return;
-    float max = v->max(p->logits, s->n_vocab);
+    if (p->logits != row) max = v->max(p->logits, s->n_vocab);
     p->total = v->weights(p->logits, s->n_vocab, max, fminf(1 / d->temperature, 1e30f), s->weights,
                           s->sums);
     if (d->top_k > 0 || d->top_p < 1 || d->min_p > 0) filter(s, v, d, p->total, p);
@@ -350,7 +351,7 @@ void sample_row(struct sample *s, const struct vector_ops *v, const float *logit
     const struct kernels_draw *before = NULL;
     for (int i = 0; i < n; i++) {
         const struct kernels_draw *d = &draws->draws[order[i]];
-        if (!before || !same_settings(before, d)) prepare(s, v, draws, d, logits, &p);
+        if (!before || !same_settings(before, d)) prepare(s, v, draws, d, logits, max, &p);
         before = d;
         struct kernels_drawn *o = &out[order[i]];
         o->token = draw(s, v, d, &p);
