@@ -24,7 +24,7 @@ static void device_close(struct kernels_device *dev) {
     if (!dev) return;
     BUG_ON(dev->kv);
     if (dev->gpu) {
-        gpu_wait(dev->gpu, NULL);
+        (void)weights_end_load(dev, NULL);
         state_free_scratch(dev);
     }
     gemm_close(dev->gemm);
@@ -143,6 +143,7 @@ static bool kv_open(struct kernels_device *dev, const struct kernels_kv_shape *s
                        "the model's heads have %d dimensions; the cuda backend has kernels for 64 "
                        "and 128: use --backend cpu",
                        s->head_dim);
+    if (!weights_end_load(dev, e)) return false; /* the cache takes what is left */
     dev->kv_block_bytes = kv_bytes_per_block(dev, s->n_kv_heads, s->head_dim);
     dev->kv_layer_bytes = (size_t)s->n_blocks * dev->kv_block_bytes;
     dev->kv = gpu_alloc(dev->gpu, dev->kv_layer_bytes * (size_t)s->n_layers, "the KV cache", e);

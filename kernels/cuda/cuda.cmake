@@ -5,7 +5,7 @@
 set(FIRSTPASS_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(FIRSTPASS_CUDA_ARCH "80;86;89;90a" CACHE STRING "GPU architectures to compile kernels for")
 
-set(cuda_kernels split rows norm rope attention_tile attention_warp merge sample)
+set(cuda_kernels dequantize split rows norm rope attention_tile attention_warp merge sample)
 set(cuda_host items state weights forward draws cuda)
 list(TRANSFORM cuda_kernels PREPEND kernels/cuda/)
 list(TRANSFORM cuda_host PREPEND kernels/cuda/)

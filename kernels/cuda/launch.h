@@ -9,6 +9,8 @@
 #ifndef KERNELS_CUDA_LAUNCH_H
 #define KERNELS_CUDA_LAUNCH_H
 
+#include "kernels/quant.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,6 +55,20 @@ struct launch_batch {
     const int32_t *logit_rows;            /* [n_logits] */
     const struct launch_item *tiles, *warps;
 };
+
+/* ---- weights ---- */
+
+/* Rows of a file to bf16 or, where there are scales, to fp8 E4M3 times scales[row]; fewer than 2^31
+ * elements. */
+struct launch_dequantize {
+    const uint8_t *blocks; /* rows of row_bytes, one behind the other */
+    enum quant_type type;
+    int n_rows, n_cols; /* n_cols: whole blocks */
+    size_t row_bytes;   /* of fp8 alone */
+    uint8_t *out;       /* [n_rows][n_cols] */
+    float *scales;      /* [n_rows]; NULL: bf16 */
+};
+void launch_dequantize(void *stream, const struct launch_dequantize *);
 
 /* ---- the batch ---- */
 

@@ -62,6 +62,24 @@ static __device__ __forceinline__ uint16_t bf16_from_f32(float f) {
     return static_cast<uint16_t>(bf16_pair(f, 0.0f) & 0xffffu);
 }
 
+/* ---- f16: exact as f32 ---- */
+
+static __device__ __forceinline__ float f32_from_f16(uint16_t h) {
+#ifdef KERNELS_HOST_EMULATION
+    /* The exponent's offset is 112 smaller; infinity stays what it is, a NaN is a quiet one. */
+    constexpr float size = 5.192296858534827628530496329220096e33f; /* 2^112 */
+    unsigned sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
+    float f =
+        rest < 0x0f800000u ? __uint_as_float(rest) * size : __uint_as_float(rest + 0x70000000u);
+    if (rest > 0x0f800000u) sign |= 0x00400000u;
+    return __uint_as_float(sign | __float_as_uint(f));
+#else
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+#endif
+}
+
 /* ---- fp8 E4M3 (OCP 8-bit formats): largest 448, no infinity ---- */
 
 static constexpr float FP8_MAX = 448.0f;

@@ -35,6 +35,16 @@ struct state_image {
     bool waits;             /* for these, since it was last known to be free */
 };
 
+/* What the rows of a file go through on their way to the device, while a model is loaded. */
+enum { STATE_PIECES = 2 };
+struct state_stage {
+    uint8_t *host[STATE_PIECES];   /* owned, pinned: one is filled while the other is copied */
+    uint8_t *device;               /* owned: a piece as it lies in the file; NULL: no load */
+    uint64_t copied[STATE_PIECES]; /* marks behind the copies from host[] */
+    bool waits[STATE_PIECES];      /* for these, since it was last known to be free */
+    int next;
+};
+
 /* What one launch of draws takes: the host's side of a set's `draws`, and how full it is. */
 struct state_part {
     struct launch_row *rows;
@@ -73,6 +83,7 @@ struct kernels_device {
     bool fp8;    /* matrices that can be are fp8, and operands have an fp8 side */
     int n_vocab; /* rows of those that stay bf16 */
     bool kv_fp8; /* keys and values are */
+    struct state_stage stage;
     struct kernels_profile profile;
     struct err error; /* of the backend itself, sticky; kind ERR_NONE while all is well */
 

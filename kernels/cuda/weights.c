@@ -3,63 +3,21 @@
 #include "kernels/check.h"
 #include "kernels/cuda/state.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    PIECE_BYTES = 8 << 20, /* rows are rounded and sent in pieces of about this size */
+    PIECE_BYTES = 4 << 20, /* the first copy is soon under way, and each one lasts */
     ALIGN = 256,           /* of the scales behind the elements */
 };
 
-static const float FP8_MAX = 448.0f;
-
-/* ---- rounding, to nearest, ties to even ---- */
-
-static uint16_t bf16_from_f32(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (f != f) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/* |f| <= 448, no NaN.  From 2^-6 on the upper bits of an f32 with 3 bits of mantissa; below, where
- * steps are 2^-9, the last bits after adding 2^14.  No branches: compilers make vectors of it. */
-static uint8_t fp8_from_f32(float f) {
-    uint32_t bits, small, sign;
-    memcpy(&bits, &f, sizeof bits);
-    sign = bits >> 24 & 0x80;
-    bits &= 0x7fffffff;
-    float shifted;
-    memcpy(&shifted, &bits, sizeof shifted);
-    shifted += 16384.0f;
-    memcpy(&small, &shifted, sizeof small);
-    uint32_t large = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120u << 3);
-    return (uint8_t)(sign | (bits < 0x3c800000u ? small & 0xf : large));
-}
-
-/* The scale of a row, and its elements divided by it.  A scale of 1 where the row is nothing; what
- * isn't finite, which no sound file has, becomes the largest. */
-static float round_to_fp8(const float *row, size_t n, uint8_t *out) {
-    float top = 0;
-    for (size_t i = 0; i < n; i++) {
-        float size = fabsf(row[i]);
-        top = size > top ? size : top;
-    }
-    float scale = top > 0 && isfinite(top) ? top / FP8_MAX : 1.0f, inverse = 1.0f / scale;
-    for (size_t i = 0; i < n; i++) {
-        float v = row[i] * inverse;
-        v = v > FP8_MAX ? FP8_MAX : v;
-        out[i] = fp8_from_f32(v >= -FP8_MAX ? v : -FP8_MAX);
-    }
-    return scale;
-}
+_Static_assert((size_t)WEIGHTS_FP8_COLS * sizeof(float) <= PIECE_BYTES, "a row is in one piece");
 
 /* ---- sizes ---- */
 
 static bool is_fp8(const struct kernels_device *dev, int n_rows, int n_cols) {
     return dev->fp8 && n_rows != dev->n_vocab && n_rows % WEIGHTS_FP8_MULTIPLE == 0 &&
-           n_cols % WEIGHTS_FP8_MULTIPLE == 0;
+           n_cols % WEIGHTS_FP8_MULTIPLE == 0 && n_cols <= WEIGHTS_FP8_COLS;
 }
 
 static size_t elements_bytes(int n_rows, int n_cols, bool fp8) {
@@ -87,50 +45,79 @@ bool weights_keeps_data(const struct kernels_device *dev, enum quant_type type) 
     return false;
 }
 
+/* ---- the way of a file's rows ---- */
+
+static bool stage_take(struct kernels_device *dev, struct err *e) {
+    struct state_stage *s = &dev->stage;
+    if (s->device) return true;
+    for (int i = 0; i < STATE_PIECES; i++)
+        if (!s->host[i] && !(s->host[i] = gpu_alloc_pinned(dev->gpu, PIECE_BYTES, "a load", e)))
+            return false;
+    return (s->device = gpu_alloc(dev->gpu, PIECE_BYTES, "a load", e)) != NULL;
+}
+
+/* Where the host may write the next piece. */
+static uint8_t *stage_next(struct kernels_device *dev, struct err *e) {
+    struct state_stage *s = &dev->stage;
+    if (!stage_take(dev, e)) return NULL;
+    s->next = (s->next + 1) % STATE_PIECES;
+    if (s->waits[s->next] && !state_reach(dev, s->copied[s->next], e)) return NULL;
+    s->waits[s->next] = false;
+    return s->host[s->next];
+}
+
+static void stage_copy(struct kernels_device *dev, uint8_t *to, size_t bytes) {
+    struct state_stage *s = &dev->stage;
+    gpu_put(dev->gpu, to, s->host[s->next], bytes);
+    s->copied[s->next] = gpu_mark(dev->gpu);
+    s->waits[s->next] = true;
+}
+
+bool weights_end_load(struct kernels_device *dev, struct err *e) {
+    struct state_stage *s = &dev->stage;
+    bool ok = state_wait(dev, e);
+    gpu_release(dev->gpu, s->device);
+    for (int i = 0; i < STATE_PIECES; i++)
+        gpu_release_pinned(dev->gpu, s->host[i]);
+    *s = (struct state_stage){0};
+    return ok;
+}
+
 /* ---- matrices ---- */
 
-/* What of a file needs no rounding is sent as it lies there. */
-static bool send_as_it_is(struct kernels_device *dev, const struct kernels_weight *w,
-                          const uint8_t *from, struct err *e) {
-    gpu_put(dev->gpu, w->data, from, elements_bytes(w->n_rows, w->n_cols, false));
-    return state_wait(dev, e);
+static void dequantize(struct kernels_device *dev, const struct kernels_weight *w,
+                       enum quant_type type, size_t first, size_t n) {
+    bool fp8 = w->scales != NULL;
+    size_t cols = (size_t)w->n_cols, unit = (size_t)quant_block_elements(type);
+    struct launch_dequantize d = {.blocks = dev->stage.device,
+                                  .type = type,
+                                  .n_rows = fp8 ? (int)n : 1,
+                                  .n_cols = (int)(fp8 ? cols : n * unit),
+                                  .row_bytes = quant_row_bytes(type, cols),
+                                  .out = w->data + first * (fp8 ? cols : unit * sizeof(uint16_t)),
+                                  .scales = fp8 ? w->scales + first : NULL};
+    launch_dequantize(gpu_stream(dev->gpu), &d);
 }
 
-static void round_row(const struct kernels_weight *w, const float *row, uint8_t *out,
-                      float *scale) {
-    size_t cols = (size_t)w->n_cols;
-    if (w->scales) {
-        *scale = round_to_fp8(row, cols, out);
-        return;
+/* By pieces: of whole rows where those have scales, of blocks where it is all one.  A piece is
+ * copied by the host to pinned memory while the one before is on its way to the device, where what
+ * bf16 is already stays as it comes. */
+static bool send(struct kernels_device *dev, const struct kernels_weight *w, enum quant_type type,
+                 const uint8_t *from, struct err *e) {
+    size_t rows = (size_t)w->n_rows, cols = (size_t)w->n_cols;
+    size_t unit = w->scales ? quant_row_bytes(type, cols) : quant_block_bytes(type);
+    size_t n_units = w->scales ? rows : rows * cols / (size_t)quant_block_elements(type);
+    bool as_it_is = type == QUANT_BF16 && !w->scales;
+    for (size_t first = 0, n; first < n_units; first += n) {
+        n = PIECE_BYTES / unit;
+        if (n > n_units - first) n = n_units - first;
+        uint8_t *piece = stage_next(dev, e);
+        if (!piece) return false;
+        memcpy(piece, from + first * unit, n * unit);
+        stage_copy(dev, as_it_is ? w->data + first * unit : dev->stage.device, n * unit);
+        if (!as_it_is) dequantize(dev, w, type, first, n);
     }
-    for (size_t i = 0; i < cols; i++) {
-        uint16_t element = bf16_from_f32(row[i]);
-        memcpy(out + i * sizeof element, &element, sizeof element);
-    }
-}
-
-static bool send_rows(struct kernels_device *dev, const struct kernels_weight *w,
-                      enum quant_type type, const uint8_t *from, struct err *e) {
-    size_t row_bytes = quant_row_bytes(type, (size_t)w->n_cols), cols = (size_t)w->n_cols;
-    size_t out_bytes = cols * (w->scales ? 1 : sizeof(uint16_t));
-    int piece = (int)(PIECE_BYTES / out_bytes) + 1;
-    if (piece > w->n_rows) piece = w->n_rows;
-    float *row = err_alloc(cols, sizeof *row), *scales = err_alloc((size_t)piece, sizeof *scales);
-    uint8_t *rows = err_alloc((size_t)piece, out_bytes);
-    for (int first = 0; first < w->n_rows; first += piece) {
-        int n = w->n_rows - first < piece ? w->n_rows - first : piece;
-        for (int r = 0; r < n; r++) {
-            quant_decode(type, from + (size_t)(first + r) * row_bytes, cols, row);
-            round_row(w, row, rows + (size_t)r * out_bytes, &scales[r]);
-        }
-        gpu_put(dev->gpu, w->data + (size_t)first * out_bytes, rows, (size_t)n * out_bytes);
-        if (w->scales) gpu_put(dev->gpu, w->scales + first, scales, (size_t)n * sizeof *scales);
-    }
-    bool ok = state_wait(dev, e);
-    free(row);
-    free(scales);
-    free(rows);
-    return ok;
+    return true;
 }
 
 struct kernels_weight *weights_new(struct kernels_device *dev, enum quant_type type, int n_rows,
@@ -142,9 +129,7 @@ struct kernels_weight *weights_new(struct kernels_device *dev, enum quant_type t
     w->data = gpu_alloc(dev->gpu, all_bytes(n_rows, n_cols, fp8), "weights", e);
     if (fp8 && w->data)
         w->scales = (float *)(void *)(w->data + elements_bytes(n_rows, n_cols, true));
-    bool as_it_is = type == QUANT_BF16 && !fp8;
-    if (w->data && (as_it_is ? send_as_it_is(dev, w, data, e) : send_rows(dev, w, type, data, e)))
-        return w;
+    if (w->data && send(dev, w, type, data, e)) return w;
     weights_free(dev, w);
     return NULL;
 }

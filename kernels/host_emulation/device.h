@@ -92,6 +92,9 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
         out |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
     return out;
 }
+/* One rounding each, on any host. */
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline unsigned __float_as_uint(float f) {
     unsigned bits;
     std::memcpy(&bits, &f, 4);

@@ -45,6 +45,25 @@ static inline float round_bf16(float f) {
     return f;
 }
 
+/* fp8 E4M3 is the format's own words (OCP 8-bit floating point, rev. 1.0), and the nearest code is
+ * looked for among all. */
+static inline double fp8_value(unsigned code) {
+    unsigned exponent = code >> 3 & 15, mantissa = code & 7;
+    double size = exponent ? ldexp(1 + mantissa / 8.0, (int)exponent - 7) : ldexp(mantissa, -9);
+    return code & 0x80 ? -size : size;
+}
+
+/* The nearest; the even one of two that are as near. */
+static inline unsigned fp8_nearest(double v) {
+    unsigned best = signbit(v) ? 0x80 : 0;
+    for (unsigned size = 0; size < 0x7f; size++) {
+        unsigned code = size | (signbit(v) ? 0x80u : 0);
+        double here = fabs(fp8_value(code) - v), there = fabs(fp8_value(best) - v);
+        if (here < there || (here <= there && code % 2 == 0)) best = code;
+    }
+    return best;
+}
+
 static inline struct kernels_view side_new(const struct side *s, const void *data, size_t bytes) {
     struct err e = {0};
     struct kernels_view v = {.buffer = s->k->buffer_new(s->dev, bytes, &e)};

@@ -9,6 +9,7 @@ Wants nvcc, and for the instructions cuobjdump and nvdisasm (on PATH, or from th
 nvidia-cuda-nvdisasm).  Last line: "N passed, N failed, N skipped".
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -98,6 +99,9 @@ def wrongs(arch, want, is_, code, occupancy):
     for opcode in want["opcodes"]:
         if opcode not in code:
             yield f"it has no {opcode}"
+    for opcode in want.get("never", ()):
+        if opcode in code:
+            yield f"it has {opcode}"
 
 
 def main():
@@ -111,13 +115,22 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     cuobjdump, nvdisasm = tool("cuobjdump"), tool("nvdisasm")
     occupancy = occupancy_tool(nvcc, folder)
+    sources = sorted((ROOT / "kernels/cuda").glob("*.cu"))
+
+    def made(arch_source):
+        arch, source = arch_source
+        cubin = folder / f"{source.stem}.{arch}.cubin"
+        found = compile_kernel(nvcc, source, arch, cubin)
+        return found, instructions(cuobjdump, nvdisasm, cubin) if cuobjdump and nvdisasm else {}
+
     passed = failed = 0
+    pairs = [(arch, source) for arch in ARCHITECTURES for source in sources]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        all_made = dict(zip(pairs, pool.map(made, pairs)))
     for arch in ARCHITECTURES:
         seen = set()
-        for source in sorted((ROOT / "kernels/cuda").glob("*.cu")):
-            cubin = folder / f"{source.stem}.{arch}.cubin"
-            found = compile_kernel(nvcc, source, arch, cubin)
-            code = instructions(cuobjdump, nvdisasm, cubin) if cuobjdump and nvdisasm else {}
+        for source in sources:
+            found, code = all_made[arch, source]
             for name, is_ in found.items():
                 seen.add(name)
                 bad = list(wrongs(arch, table[name], is_, code.get(name), occupancy)) if name in table else ["not in the table"]

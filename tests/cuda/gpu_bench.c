@@ -30,6 +30,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes, MAX_COUNTS = 16, CHUNK = 256 }
 struct bench {
     const struct shape *shape;
     const char *weights, *kv_type, *isa;
+    enum quant_type file; /* of the matrices, before the device makes of them what it wants */
     bool graphs, overlap;
     int counts[MAX_COUNTS], n_counts; /* rows of a step */
     int prompt, own, steps; /* positions shared, positions of each row's own, timed steps */
@@ -40,6 +41,7 @@ struct bench {
     struct kernels_kv_shape kv;
     int max_rows;
     double load_seconds;
+    size_t load_bytes; /* of matrices, as they are sent */
     size_t free_before, free_after, planned;
 
     int32_t *tokens, *positions, *tables, *starts, *rows; /* owned, of a step */
@@ -57,29 +59,36 @@ static _Noreturn void fail(const char *what, const struct err *e) {
 
 static uint32_t next_random(uint32_t *state) { return *state = *state * 1664525u + 1013904223u; }
 
-/* Random bf16 in about ±2 / sqrt(cols). */
-static uint16_t *random_matrix(size_t n, int cols) {
-    uint16_t *data = err_alloc(n, sizeof *data);
+/* Random elements in about ±2 / sqrt(cols): bf16, or Q4_0 blocks. */
+static uint8_t *random_matrix(enum quant_type type, size_t n, int cols) {
+    size_t step = quant_block_bytes(type), bytes = quant_row_bytes(type, n);
+    uint8_t *data = err_alloc(bytes, 1);
     uint32_t state = 7;
-    for (size_t i = 0; i < n; i++) {
-        float f =
-            ((float)(next_random(&state) >> 8) / 8388608.0f - 1.0f) * 2.0f / sqrtf((float)cols);
-        uint32_t bits;
-        memcpy(&bits, &f, sizeof bits);
-        data[i] = (uint16_t)(bits >> 16);
+    float most = 2.0f / sqrtf((float)cols);
+    uint16_t scale = quant_f32_to_f16(most / 8);
+    for (uint8_t *b = data; b < data + bytes; b += step) {
+        float f = ((float)(next_random(&state) >> 8) / 8388608.0f - 1.0f) * most;
+        if (type == QUANT_BF16) {
+            memcpy(b, (const uint8_t *)&f + 2, 2);
+            continue;
+        }
+        memcpy(b, &scale, sizeof scale);
+        for (size_t i = sizeof scale; i < step; i++)
+            b[i] = (uint8_t)(next_random(&state) >> 16);
     }
     return data;
 }
 
-static struct kernels_weight *matrix(struct bench *b, const uint16_t *data, int rows, int cols) {
+static struct kernels_weight *matrix(struct bench *b, const uint8_t *data, int rows, int cols) {
     struct err e = {0};
     struct kernels_weight *w =
-        b->model.kernels->weight_new(b->model.device, QUANT_BF16, rows, cols, data, &e);
+        b->model.kernels->weight_new(b->model.device, b->file, rows, cols, data, &e);
     if (!w) fail("weights", &e);
+    b->load_bytes += (size_t)rows * quant_row_bytes(b->file, (size_t)cols);
     return w;
 }
 
-static void make_layers(struct bench *b, const uint16_t *data) {
+static void make_layers(struct bench *b, const uint8_t *data) {
     struct model *m = &b->model;
     const struct model_shape *s = &m->shape;
     int heads = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
@@ -113,9 +122,8 @@ static void make_model(struct bench *b) {
         exit(77);
     }
     b->free_before = m->kernels->memory_free(m->device);
-    double begun = clock_seconds();
     size_t most = (size_t)s->n_vocab * (size_t)s->n_embd, ff = (size_t)s->n_ff * (size_t)s->n_embd;
-    uint16_t *data = random_matrix(most > ff ? most : ff, s->n_embd);
+    uint8_t *data = random_matrix(b->file, most > ff ? most : ff, s->n_embd);
     float *ones = err_alloc((size_t)s->n_embd, sizeof *ones), *freq = err_alloc(64, sizeof *freq);
     for (int i = 0; i < s->n_embd; i++)
         ones[i] = 1;
@@ -127,6 +135,7 @@ static void make_model(struct bench *b) {
     m->output_norm = (struct kernels_view){m->vectors, 0};
     m->kernels->upload(m->device, m->output_norm, ones, (size_t)s->n_embd * sizeof *ones);
     m->layers = err_alloc((size_t)s->n_layers, sizeof *m->layers);
+    double begun = clock_seconds();
     make_layers(b, data);
     m->embedding = m->output = matrix(b, data, s->n_vocab, s->n_embd);
     if (!b->shape->tied) m->output = matrix(b, data, s->n_vocab, s->n_embd);
@@ -403,9 +412,11 @@ static void run(struct bench *b) {
     size_t free_begun = k->memory_free(b->model.device);
     printf("{\"model\": \"%s\", \"device\": \"%s\", \"graphs\": %s, \"overlap\": %s, \"prompt\": "
            "%d, \"own\": %d,\n"
-           " \"load_s\": %.3f, \"bytes_per_s\": %.4g, \"macs_per_s\": %.4g, \"steps\": [\n",
+           " \"load_s\": %.3f, \"load_bytes\": %zu, \"bytes_per_s\": %.4g, \"macs_per_s\": %.4g, "
+           "\"steps\": [\n",
            b->shape->name, k->describe(b->model.device), b->graphs ? "true" : "false",
-           b->overlap ? "true" : "false", b->prompt, b->own, b->load_seconds, bytes, macs);
+           b->overlap ? "true" : "false", b->prompt, b->own, b->load_seconds, b->load_bytes, bytes,
+           macs);
     for (int i = 0; i < b->n_counts; i++)
         measure(b, b->counts[i], bytes, macs, i + 1 == b->n_counts);
     size_t free_ended = k->memory_free(b->model.device);
@@ -452,6 +463,9 @@ static void parse(struct bench *b, const char *name, const char *value) {
         if (strcmp(b->shape->name, value)) fail("--model is one of tiny, 0.5b, 1.5b, 8b", NULL);
     } else if (!strcmp(name, "--weights")) {
         b->weights = value;
+    } else if (!strcmp(name, "--file")) {
+        b->file = !strcmp(value, "q4_0") ? QUANT_Q4_0 : QUANT_BF16;
+        if (b->file == QUANT_BF16 && strcmp(value, "bf16")) fail("--file is bf16 or q4_0", NULL);
     } else if (!strcmp(name, "--kv")) {
         b->kv_type = value;
     } else if (!strcmp(name, "--isa")) {
@@ -475,7 +489,7 @@ static void parse(struct bench *b, const char *name, const char *value) {
     } else if (!strcmp(name, "--fill-percent")) {
         b->fill = number(value) / 100.0;
     } else {
-        fail("--model --weights --kv --isa --rows --prompt --own --steps --graphs --overlap "
+        fail("--model --file --weights --kv --isa --rows --prompt --own --steps --graphs --overlap "
              "--fill-percent, each "
              "with a value",
              NULL);
@@ -484,6 +498,7 @@ static void parse(struct bench *b, const char *name, const char *value) {
 
 int main(int argc, char **argv) {
     struct bench b = {.shape = &shapes[0],
+                      .file = QUANT_BF16,
                       .weights = "bf16",
                       .kv_type = "bf16",
                       .isa = "auto",

@@ -21,6 +21,14 @@ OBJECTS = "CMakeFiles/kernels_emulated.dir/kernels/cuda"
 
 # (what, file compiled, file changed, from, to, test); a file with its folder is the engine's, others are kernels/cuda's
 MUTANTS = [
+    ("a minimum of another sub-block", "dequantize.cu", "dequantize.cu",
+     "packed[j + 4] >> 4 | (packed[j] >> 6) << 4", "packed[j + 4] >> 4 | (packed[j - 4] >> 6) << 4", "test_cuda_weights"),
+    ("a fifth bit of the other half", "dequantize.cu", "dequantize.cu",
+     "(high[i / 8] >> (i % 8) & 1) << 4", "(high[i / 8 ^ 2] >> (i % 8) & 1) << 4", "test_cuda_weights"),
+    ("fp8 weights of a largest magnitude that only a warp has seen", "dequantize.cu", "dequantize.cu",
+     "top = block_max<ROW_WARPS>(top, scratch);", "top = warp_max(top);", "test_cuda_weights"),
+    ("a piece of a file written over while it is copied", "weights.c", "weights.c",
+     "if (s->waits[s->next] && !state_reach(dev, s->copied[s->next], e)) return NULL;", "", "test_cuda_weights"),
     ("a missing __syncthreads before the tile is read", "attention_tile.cu", "attention_tile.cu",
      "copy_wait<1>();\n        __syncthreads();", "copy_wait<1>();", "test_cuda_attention"),
     ("a missing __syncthreads before the tile is overwritten", "attention_tile.cu", "attention_tile.cu",

@@ -1,31 +1,11 @@
 /* FP8 E4M3 on the CUDA backend: rounding of weights and operands, products with a scale for each
  * row and each output, and whole models against bf16 and against the CPU definition.
  *
- * The definition here is the format's own (OCP 8-bit floating point, rev. 1.0): every one of the
- * 256 codes is decoded by the words of the standard, and the nearest is looked for among all. */
+ * The definition is the format's own, tests/cuda/cuda_test.h. */
 #include "engine/step.h"
 #include "kernels/cuda/state.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/cuda/step_test.h"
-
-/* ---- the format ---- */
-
-static double code_value(unsigned code) {
-    unsigned exponent = code >> 3 & 15, mantissa = code & 7;
-    double size = exponent ? ldexp(1 + mantissa / 8.0, (int)exponent - 7) : ldexp(mantissa, -9);
-    return code & 0x80 ? -size : size;
-}
-
-/* The nearest; the even one of two that are as near. */
-static unsigned nearest_code(double v) {
-    unsigned best = signbit(v) ? 0x80 : 0;
-    for (unsigned size = 0; size < 0x7f; size++) {
-        unsigned code = size | (signbit(v) ? 0x80u : 0);
-        double here = fabs(code_value(code) - v), there = fabs(code_value(best) - v);
-        if (here < there || (here <= there && code % 2 == 0)) best = code;
-    }
-    return best;
-}
 
 static struct side open_fp8(const char *isa) {
     return side_open_as("cuda",
@@ -43,9 +23,8 @@ static void read_fp8(const struct side *s, struct kernels_view v, int n, int wid
     ck_assert_msg(s->k->sync(s->dev, &e), "%s", e.message);
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)
-            out[r * width + i] =
-                code_value(image[(size_t)r * row + 2 * (size_t)width + (size_t)i]) *
-                (double)scales[r];
+            out[r * width + i] = fp8_value(image[(size_t)r * row + 2 * (size_t)width + (size_t)i]) *
+                                 (double)scales[r];
     free(image);
     free(scales);
 }
@@ -107,7 +86,7 @@ START_TEST(weights_are_rounded_to_the_nearest) {
     static uint8_t got[ROWS * COLS];
     for (int i = 0; i < ROWS * COLS; i++) {
         /* Codes, the middles between two, and anything else. */
-        double code = code_value((unsigned)i % 0x7e), next = code_value((unsigned)i % 0x7e + 1);
+        double code = fp8_value((unsigned)i % 0x7e), next = fp8_value((unsigned)i % 0x7e + 1);
         rows[i] = (float)(i % 3 == 0 ? code : i % 3 == 1 ? (code + next) / 2 : 0);
         if (i % 3 == 2) rows[i] = ldexpf(random_float(&r), i % 20 - 11);
         if (i & 64) rows[i] = -rows[i];
@@ -122,8 +101,8 @@ START_TEST(weights_are_rounded_to_the_nearest) {
     gpu_get(s.dev->gpu, got, w->data, sizeof got);
     ck_assert(s.k->sync(s.dev, &e));
     for (int i = 0; i < ROWS * COLS; i++)
-        ck_assert_msg(got[i] == nearest_code((double)rows[i]), "%g became %g", (double)rows[i],
-                      code_value(got[i]));
+        ck_assert_msg(got[i] == fp8_nearest((double)rows[i]), "%g became %g", (double)rows[i],
+                      fp8_value(got[i]));
     s.k->weight_free(s.dev, w);
     s.k->device_close(s.dev);
 }
@@ -148,7 +127,7 @@ static void product_reference(const struct fp8_product *p, const float *weights,
             top = fmax(top, fabs((double)row[i]));
         float scale = (float)top / 448.0f, inverse = 1.0f / scale;
         for (int i = 0; i < p->n_in; i++)
-            w[i] = code_value(nearest_code((double)(row[i] * inverse))) * (double)scale;
+            w[i] = fp8_value(fp8_nearest((double)(row[i] * inverse))) * (double)scale;
         for (int r = 0; r < p->n_rows; r++) {
             double sum = p->bias ? (double)bias[m] : 0;
             for (int i = 0; i < p->n_in; i++)

@@ -37,12 +37,6 @@ static void close_bench(struct bench *b) {
     gpu_close(b->gpu);
 }
 
-static float code_value(uint8_t code) {
-    int exponent = code >> 3 & 15, mantissa = code & 7;
-    return ldexpf((float)(exponent ? 8 + mantissa : mantissa), exponent ? exponent - 10 : -9) *
-           (code & 0x80 ? -1.0f : 1.0f);
-}
-
 /* One product of random elements, rows of x with a gap, against sums in double. */
 static void check_product(struct bench *b, bool fp8, int n_out, int n_in, int n_rows, bool bias,
                           bool add, uint64_t seed) {
@@ -68,7 +62,7 @@ static void check_product(struct bench *b, bool fp8, int n_out, int n_in, int n_
             *to = code;
         else
             memcpy(to, (uint8_t *)&f + 2, 2);
-        *(i < n_w ? w + i : x + (i - n_w)) = fp8 ? code_value(code) : f;
+        *(i < n_w ? w + i : x + (i - n_w)) = fp8 ? (float)fp8_value(code) : f;
     }
     void *on_device[5];
     const void *from[] = {w_bytes, x_bytes, before, scales, biases};
