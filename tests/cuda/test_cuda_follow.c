@@ -226,6 +226,61 @@ START_TEST(nothing_changes) {
 }
 END_TEST
 
+/* A race, and after some turns another one, which may have no candidates. */
+static void two_races(struct loop *l, struct engine_options o, struct engine_job first,
+                      struct engine_job second) {
+    struct err e = {0};
+    o.prefill_chunk = 64;
+    loop_open(l, o);
+    decode_set_auto_width(l->decode, 1);
+    loop_add(l, first);
+    for (int turn = 0; decode_jobs(l->decode); turn++) {
+        if (turn == 8 && second.n_candidates) loop_add(l, second);
+        ck_assert_msg(decode_turn(l->decode, &e), "%s", e.message);
+    }
+    loop_close(l);
+}
+
+/* One candidate is followed step by step, until many begin whose rows, one for each that may part,
+ * aren't worth it: what the steps computed that followed counts from then on, and no row is
+ * computed again.  Those of branches that had ended are on top. */
+START_TEST(no_row_is_computed_twice) {
+    static struct loop plain, ahead;
+    struct engine_options o = {.max_rows = 40, .no_guessing = true, .no_overlap = true};
+    struct engine_job first = job_of(37, 1, 3), second = job_of(33, CANDIDATES, 3);
+    tiny_model_write(&tiny);
+    two_races(&plain, o, first, second);
+    o.no_overlap = false;
+    two_races(&ahead, o, first, second);
+    check_same(&plain, &ahead, "two races");
+    ck_assert_uint_gt(ahead.stats.steps_ahead, 3);
+    ck_assert_uint_lt(ahead.stats.steps_ahead, ahead.stats.steps);
+    ck_assert_uint_gt(plain.stats.rows, 37 + 33 + 2 * CANDIDATES);
+    ck_assert_uint_eq(ahead.stats.rows - ahead.stats.surplus_rows, plain.stats.rows);
+    unlink(tiny.path);
+}
+END_TEST
+
+/* Of two tokens that can be drawn one is far more likely, so that guesses are right; with them
+ * steps are as large as they may be, which would be reason to follow them.  But how far a branch
+ * gets isn't known before they are. */
+START_TEST(guesses_are_waited_for) {
+    static struct loop plain, ahead;
+    static const struct engine_bias two[] = {{5, 500}, {6, 500}};
+    struct engine_options o = {.max_rows = 4, .no_guessing = true, .no_overlap = true};
+    struct engine_job spec = job_of(37, 2, 1), none = {0};
+    spec.sampling.bias = two;
+    spec.sampling.n_bias = 2;
+    tiny_model_write(&tiny);
+    two_races(&plain, o, spec, none);
+    two_races(&ahead, (struct engine_options){.max_rows = 4}, spec, none);
+    check_same(&plain, &ahead, "with guesses");
+    ck_assert_uint_gt(ahead.stats.guessed_right, 5);
+    ck_assert_uint_lt(ahead.stats.steps, plain.stats.steps);
+    unlink(tiny.path);
+}
+END_TEST
+
 /* Nearly all that is told of candidates is told while the device has a step to do. */
 START_TEST(the_host_works_meanwhile) {
     static struct loop l;
@@ -270,6 +325,8 @@ int main(void) {
     if (!cuda_test_can_run()) return 77;
     TCase *t = tcase_create("cuda follow");
     tcase_add_test(t, nothing_changes);
+    tcase_add_test(t, no_row_is_computed_twice);
+    tcase_add_test(t, guesses_are_waited_for);
     tcase_add_test(t, the_host_works_meanwhile);
     tcase_add_test(t, the_engine_chooses);
     return run_tests(&t, 1, "cuda follow");
