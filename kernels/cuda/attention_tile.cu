@@ -62,9 +62,9 @@ static __global__ void __launch_bounds__(THREADS) attention_tile(struct launch_a
 }
 
 template <int D, bool fp8> static void start(void *stream, const struct launch_attention *a) {
-    auto kernel = attention_tile<D, fp8>;
+    auto tile = attention_tile<D, fp8>;
     constexpr size_t shared = shared_bytes<D, fp8>();
-    LAUNCH(kernel, dim3(static_cast<unsigned>(a->items), static_cast<unsigned>(a->kv.n_kv_heads)),
+    LAUNCH(tile, dim3(static_cast<unsigned>(a->items), static_cast<unsigned>(a->kv.n_kv_heads)),
            dim3(THREADS), shared, stream, *a);
 }
 

@@ -51,9 +51,9 @@ static __global__ void __launch_bounds__(THREADS) attention_warp(struct launch_a
 }
 
 template <int D, bool fp8> static void start(void *stream, const struct launch_attention *a) {
-    auto kernel = attention_warp<D, fp8>;
+    auto warp = attention_warp<D, fp8>;
     constexpr size_t shared = shared_bytes<D, fp8>();
-    LAUNCH(kernel,
+    LAUNCH(warp,
            dim3(static_cast<unsigned>((a->items + WARPS - 1) / WARPS),
                 static_cast<unsigned>(a->kv.n_kv_heads)),
            dim3(THREADS), shared, stream, *a);

@@ -12,6 +12,7 @@ enum {
     STACK_BYTES = 256 * 1024,
     MAX_WARPS = EMULATE_THREADS / EMULATE_WARP,
     MAX_STATICS = 32,
+    MAX_NAMES = 64,
     MAX_COPIES = 256, /* cp.async of one thread not yet waited for */
     POISON = 0xff,
 };
@@ -66,6 +67,8 @@ struct machine {
     enum emulate_order order;
     uint32_t random;
     uint64_t blocks;
+    const char *names[MAX_NAMES]; /* borrowed: of kernels that have run */
+    int n_names;
     const char *kernel; /* running; NULL: none */
     void (*body)(void *arg);
     void *arg;
@@ -112,6 +115,12 @@ void emulate_order(enum emulate_order order, uint32_t seed) {
 }
 
 uint64_t emulate_blocks(void) { return m.blocks; }
+
+bool emulate_has_run(const char *name) {
+    for (int i = 0; i < m.n_names; i++)
+        if (!strcmp(m.names[i], name)) return true;
+    return false;
+}
 
 /* ---- threads ---- */
 
@@ -227,6 +236,7 @@ static void begin_block(struct emulate_dim grid, struct emulate_dim block, struc
 void emulate_launch(const char *name, struct emulate_dim grid, struct emulate_dim block,
                     size_t shared_bytes, void (*body)(void *arg), void *arg) {
     size_t n = (size_t)block.x * block.y * block.z;
+    if (!emulate_has_run(name) && m.n_names < MAX_NAMES) m.names[m.n_names++] = name;
     m.kernel = name;
     if (n < 1 || n > EMULATE_THREADS || n % EMULATE_WARP)
         misuse("blocks of %zu threads: whole warps are wanted, %d threads at most", n,

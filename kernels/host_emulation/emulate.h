@@ -44,8 +44,10 @@ void emulate_order(enum emulate_order, uint32_t seed);
 /* Runs body(arg) as every thread of every block; `name` is for messages. */
 void emulate_launch(const char *name, struct emulate_dim grid, struct emulate_dim block,
                     size_t shared_bytes, void (*body)(void *arg), void *arg);
-/* Blocks run since the program began: shows that tests reach a kernel. */
+/* Blocks run since the program began, and whether some were of this kernel: shows that tests reach
+ * it. */
 uint64_t emulate_blocks(void);
+bool emulate_has_run(const char *name);
 
 /* ---- inside a kernel ---- */
 

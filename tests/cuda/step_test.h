@@ -138,6 +138,36 @@ static inline void step_run_logits(struct step_run *r, int row, float *out) {
     ck_assert_msg(step_logits(r->step, row, out, &e), "%s", e.message);
 }
 
+/* Everything between is rounded to bf16, 2^-9 of it on average: the logits of each row are within
+ * 2e-2 of their size in the mean square, and within 6e-2 one by one.  Where the first is clear of
+ * the second by twice that, it is the same token. */
+static inline void step_check_logits(struct step_run *got, struct step_run *want, int n_rows,
+                                     int n_vocab) {
+    float *a = malloc((size_t)n_vocab * 4), *b = malloc((size_t)n_vocab * 4);
+    for (int row = 0; row < n_rows; row++) {
+        step_run_logits(got, row, a);
+        step_run_logits(want, row, b);
+        double square = 0, error = 0, worst = 0;
+        int top_a = 0, top_b = 0, second = -1;
+        for (int i = 0; i < n_vocab; i++) {
+            worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
+            square += (double)b[i] * (double)b[i];
+            error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+            if (a[i] > a[top_a]) top_a = i;
+            if (b[i] > b[top_b]) top_b = i;
+        }
+        for (int i = 0; i < n_vocab; i++)
+            if (i != top_b && (second < 0 || b[i] > b[second])) second = i;
+        double spread = sqrt(square / n_vocab), margin = (double)(b[top_b] - b[second]);
+        ck_assert_msg(worst <= 6e-2 * spread && sqrt(error / n_vocab) <= 2e-2 * spread,
+                      "row %d of %d: logits differ by %g, %g in the mean square; they are %g", row,
+                      n_rows, worst, sqrt(error / n_vocab), spread);
+        if (margin > 12e-2 * spread) ck_assert_int_eq(top_a, top_b);
+    }
+    free(a);
+    free(b);
+}
+
 /* A prompt of sequence 0 in its own blocks, logits of the last row; or of all. */
 static inline void step_rows_prompt(struct step_rows *s, int n, bool all) {
     memset(s, 0, sizeof *s);

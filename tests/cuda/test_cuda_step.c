@@ -6,34 +6,6 @@
 
 /* ---- logits ---- */
 
-static void check_logits(struct step_run *got, struct step_run *want, int n_rows, int n_vocab) {
-    float *a = malloc((size_t)n_vocab * 4), *b = malloc((size_t)n_vocab * 4);
-    for (int row = 0; row < n_rows; row++) {
-        step_run_logits(got, row, a);
-        step_run_logits(want, row, b);
-        double square = 0, error = 0, worst = 0;
-        int top_a = 0, top_b = 0, second = -1;
-        for (int i = 0; i < n_vocab; i++) {
-            worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
-            square += (double)b[i] * (double)b[i];
-            error += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-            if (a[i] > a[top_a]) top_a = i;
-            if (b[i] > b[top_b]) top_b = i;
-        }
-        for (int i = 0; i < n_vocab; i++)
-            if (i != top_b && (second < 0 || b[i] > b[second])) second = i;
-        double spread = sqrt(square / n_vocab), margin = (double)(b[top_b] - b[second]);
-        /* Everything between is rounded to bf16, 2^-9 of it on average: within 2e-2 of the logits'
-         * size in the mean square. */
-        ck_assert_msg(worst <= 6e-2 * spread && sqrt(error / n_vocab) <= 2e-2 * spread,
-                      "row %d of %d: logits differ by %g, %g in the mean square; they are %g", row,
-                      n_rows, worst, sqrt(error / n_vocab), spread);
-        if (margin > 12e-2 * spread) ck_assert_int_eq(top_a, top_b);
-    }
-    free(a);
-    free(b);
-}
-
 START_TEST(logits_like_the_cpu) {
     static const int prompts[] = {1, 2, 15, 16, 17, 63, 200};
     static const int widths[] = {1, 2, 5, 70};
@@ -47,7 +19,7 @@ START_TEST(logits_like_the_cpu) {
         step_rows_prompt(s, prompts[p], prompts[p] < 20);
         step_run_forward(&cuda, s);
         step_run_forward(&cpu, s);
-        check_logits(&cuda, &cpu, s->batch.n_logits, n_vocab);
+        step_check_logits(&cuda, &cpu, s->batch.n_logits, n_vocab);
         int n = widths[p % 4];
         step_run_copy_last_block(&cuda, prompts[p], n);
         step_run_copy_last_block(&cpu, prompts[p], n);
@@ -55,7 +27,7 @@ START_TEST(logits_like_the_cpu) {
             step_rows_siblings(s, prompts[p], n, turn);
             step_run_forward(&cuda, s);
             step_run_forward(&cpu, s);
-            check_logits(&cuda, &cpu, n, n_vocab);
+            step_check_logits(&cuda, &cpu, n, n_vocab);
         }
     }
     free(s);
