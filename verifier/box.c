@@ -129,13 +129,13 @@ static int lay_out(const struct box_plan *plan, int control, int errors_fd, int 
     return 0;
 }
 
-/* A core of its own, as far as there are enough.  The processes of a worker take turns: on one core
- * the next one is woken where its memory is in the caches, and no idle core has to be woken for it.
- * Children inherit it, and their filter keeps them from changing it.  Fails: it runs anywhere. */
+/* The processes of a worker take turns: on one core the next one is woken where its memory is in
+ * the caches, and no idle core has to be woken for it.  Children inherit it, and their filter keeps
+ * them from changing it.  Where it fails the worker runs anywhere. */
 static void choose_core(int slot) {
     cpu_set_t allowed, own;
     if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
-    int skip = slot % CPU_COUNT(&allowed);
+    int skip = slot;
     for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &allowed) || skip-- > 0) continue;
         CPU_ZERO(&own);
@@ -195,7 +195,7 @@ static _Noreturn void fail(const struct entry *in, const char *layer, int error,
 static _Noreturn void enter(struct entry *in) {
     const struct box_plan *plan = in->plan;
     const char *detail = "";
-    choose_core(in->slot);
+    if (plan->own_core) choose_core(in->slot);
     int error = enter_session();
     if (error) fail(in, "session", error, "setsid");
     if (plan->namespaces && plan->user_namespace) {

@@ -35,6 +35,7 @@ struct box_plan {
     bool own_uid;        /* root: a uid that nobody else has */
     bool limits;         /* rlimits of each child */
     bool filter;         /* seccomp */
+    bool own_core;       /* each worker one of the cores, of which there are as many */
     int landlock_abi;    /* 0: none */
     const struct interpreter *interpreter; /* borrowed */
     const struct cgroup *cgroup;           /* borrowed; NULL: workers have no group of their own */

@@ -458,7 +458,10 @@ struct pool *pool_open(const struct verifier_options *options, struct err *e) {
         free(p);
         return NULL;
     }
-    p->n_workers = options->workers > 0 ? options->workers : count_cores();
+    int cores = count_cores();
+    p->n_workers = options->workers > 0 ? options->workers : cores;
+    /* With fewer workers another process may sit on a core while others are idle. */
+    p->probe.plan.own_core = p->n_workers == cores;
     p->workers = err_alloc((size_t)p->n_workers + 1, sizeof *p->workers);
     for (int i = 0; i <= p->n_workers; i++)
         p->workers[i] = (struct worker){

@@ -273,9 +273,13 @@ START_TEST(test_candidates_after_one_that_ends_the_process) {
 }
 END_TEST
 
-/* Each worker has one of the cores, and its candidates can't leave it. */
+/* Where there is a worker for each core its candidates run there and can't leave it. */
 START_TEST(test_a_core_each) {
     struct verifier_spec spec = plain_spec();
+    struct verifier_options options = rig_options(3, -1);
+    struct err e = {0};
+    options.workers = 0;
+    ck_assert_msg(rig_try_open(&rig, &options, &e), "%s", e.message);
     const struct outcome *outcome =
         rig_judge(&rig, &spec,
                   "import os\n"
@@ -284,6 +288,7 @@ START_TEST(test_a_core_each) {
                   "    try: os.sched_setaffinity(0, range(os.cpu_count()))\n"
                   "    except OSError: return 4\n");
     ck_assert_msg(outcome->kind == VERDICT_PASSED, "%s", outcome->error);
+    rig_close(&rig);
 }
 END_TEST
 
@@ -758,7 +763,6 @@ int main(void) {
     tcase_add_test(tc, test_more_objects_than_are_kept);
     tcase_add_test(tc, test_killed_workers_are_replaced);
     tcase_add_test(tc, test_candidates_after_one_that_ends_the_process);
-    tcase_add_test(tc, test_a_core_each);
     tcase_add_test(tc, test_tests_outlive_their_worker);
     suite_add_tcase(suite, tc);
     tc = tcase_create("levels");
@@ -772,6 +776,7 @@ int main(void) {
     tcase_add_test(tc, test_under_docker_profile_without_privileges);
     tcase_add_test(tc, test_bad_python);
     tcase_add_test(tc, test_two_servers_share_no_uid);
+    tcase_add_test(tc, test_a_core_each);
     tcase_add_test(tc, test_never_attached);
     tcase_add_loop_test(tc, test_nothing_survives_the_server, 0, 4);
     suite_add_tcase(suite, tc);
