@@ -63,7 +63,7 @@ static __device__ __forceinline__ float q6_k(const uint8_t *b, int i) {
     int part = i / 128, in = i % 128;
     int nibble = b[part * 64 + in % 64] >> (in / 64 * 4) & 15;
     int pair = b[128 + part * 32 + in % 32] >> (in / 32 * 2) & 3;
-    int scale = static_cast<int8_t>(b[192 + i / 16]);
+    int scale = (b[192 + i / 16] ^ 128) - 128; /* signed */
     return scaled(scaled(f16_at(b + 208), scale), (nibble | pair << 4) - 32);
 }
 
