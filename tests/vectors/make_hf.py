@@ -15,13 +15,13 @@ import safetensors.torch
 import tokenizers
 import torch
 import transformers
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+import hf_directory
+from hf_directory import WORDS, write_json
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = 5
-WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 MERGES = [("Ġ", "t"), ("h", "e"), ("i", "n"), ("Ġt", "he"), ("r", "e"), ("o", "n"), ("Ġ", "a"), ("Ġ", "Ġ"), ("1", "2"), ("ĠĠ", "ĠĠ"), ("Ã", "©"), ("Ċ", "Ċ")]
 TEMPLATE = "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}{% endif %}"
 TEXTS = ["", "the 12345 in  the    end\n\n\nHere's a tree, isn't it? IT'S <|im_end|> x", "é日本語 e\u0301 😀\u00a0\u2028 \u180e x", "def f(x):\n    return x  # 3.14\r\n\t\tpass",
@@ -129,12 +129,6 @@ def save(target, weights, shards):
         json.dump({"metadata": {"total_size": sum(w.nbytes for w in weights.values())}, "weight_map": where}, f, indent=1)
 
 
-def write_json(target, name, value):
-    with open(os.path.join(target, name), "w") as f:
-        json.dump(value, f, ensure_ascii=False, separators=(",", ":"))
-        f.write("\n")
-
-
 # ---- tiny ones ----
 
 COMMON = {"vocab_size": 288, "max_position_embeddings": 512, "num_hidden_layers": 2, "rms_norm_eps": 1e-5, "bos_token_id": None, "pad_token_id": None}
@@ -216,57 +210,17 @@ def make_tiny(name, t, target):
 
 # ---- real ones ----
 
-NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-         "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-         "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-
-
-def hf_name(name):
-    parts = name.split(".")
-    if parts[0] == "blk":
-        return f"model.layers.{parts[1]}.{NAMES[parts[2]]}.{parts[3]}"
-    return f"{NAMES[parts[0]]}.{parts[1]}"
-
-
-def unpermute(w, heads):
-    """From interleaved rotary pairs, as `llama` GGUF files have them, to halves."""
-    return w.reshape(heads, w.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(w.shape)
-
-
 def convert(path, target, dtype, fp8):
-    reader = GGUFReader(path)
-    field = lambda key, default=None: reader.fields[key].contents() if key in reader.fields else default
-    arch = field("general.architecture")
-    a = lambda key, default=None: field(f"{arch}.{key}", default)
-    heads, kv = a("attention.head_count"), a("attention.head_count_kv")
-    weights = {}
-    for t in reader.tensors:
-        w = dequantize(t.data, t.tensor_type).astype(np.float32).reshape([int(d) for d in reversed(t.shape)])
-        if arch == "llama" and ".attn_q." in t.name:
-            w = unpermute(w, heads)
-        if arch == "llama" and ".attn_k." in t.name:
-            w = unpermute(w, kv)
-        weights[hf_name(t.name)] = torch.from_numpy(np.ascontiguousarray(w)).to(getattr(torch, dtype))
-    tied = "lm_head.weight" not in weights
-    config = {"model_type": arch, "architectures": [{"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[arch] + "ForCausalLM"], "hidden_act": "silu", "hidden_size": a("embedding_length"),
-              "intermediate_size": a("feed_forward_length"), "num_hidden_layers": a("block_count"), "num_attention_heads": heads, "num_key_value_heads": kv,
-              "max_position_embeddings": a("context_length"), "rms_norm_eps": a("attention.layer_norm_rms_epsilon"), "rope_theta": a("rope.freq_base", 10000.0),
-              "tie_word_embeddings": tied, "torch_dtype": dtype, "vocab_size": int(weights["model.embed_tokens.weight"].shape[0]), "eos_token_id": field("tokenizer.ggml.eos_token_id")}
+    files, read = hf_directory.read(path)
+    weights = {name: torch.from_numpy(w).to(getattr(torch, dtype)) for name, w in read}
+    config = files["config.json"] | {"torch_dtype": dtype}
     if fp8:
         weights, _ = to_fp8(weights, None if fp8 == "rows" else (128, 128))
         config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]} if fp8 == "blocks" else {
             "quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}}}
     os.makedirs(target, exist_ok=True)
-    write_json(target, "config.json", config)
-    tokens, kinds = field("tokenizer.ggml.tokens"), field("tokenizer.ggml.token_type")
-    pre = field("tokenizer.ggml.pre")
-    t = Tokenizer(models.BPE({s: i for i, s in enumerate(tokens)}, [tuple(m.split(" ")) for m in field("tokenizer.ggml.merges")], ignore_merges=pre == "llama-bpe"))
-    t.pre_tokenizer, t.decoder = PRE[pre], decoders.ByteLevel()
-    t.add_special_tokens([AddedToken(s, normalized=False, special=True) for s, k in zip(tokens, kinds) if k == 3])
-    t.add_tokens([AddedToken(s, normalized=False) for s, k in zip(tokens, kinds) if k == 4])
-    t.save(os.path.join(target, "tokenizer.json"), pretty=False)
-    eos, bos = field("tokenizer.ggml.eos_token_id"), field("tokenizer.ggml.bos_token_id")
-    write_json(target, "tokenizer_config.json", {"chat_template": field("tokenizer.chat_template"), "eos_token": tokens[eos], "bos_token": None if bos is None else tokens[bos]})
+    for name, value in (files | {"config.json": config}).items():
+        write_json(target, name, value)
     save(target, weights, 2)
 
 
