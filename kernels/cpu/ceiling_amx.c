@@ -1,23 +1,18 @@
 #include "kernels/cpu/ceiling.h"
 
 #if defined(__AMX_INT8__) || defined(__AMXINT8__) /* GCC; clang 14 */
-#include <immintrin.h>
+#include "kernels/cpu/tiles.h"
 
 enum { ROWS = 16, ROW_BYTES = 64, SUMS = 4, PRODUCTS = ROWS * ROWS * ROW_BYTES };
 
 uint64_t ceiling_amx(int rounds) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } c = {.palette = 1};
+    struct tiles c = {0};
     static const int8_t ones[ROWS][ROW_BYTES] = {{1}};
     for (int i = 0; i < 8; i++) {
         c.row_bytes[i] = ROW_BYTES;
         c.rows[i] = ROWS;
     }
-    __asm__ volatile("" : : "r"(&c) : "memory"); /* as in matmul_amx.c */
-    _tile_loadconfig(&c);
+    tiles_configure(&c);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);

@@ -32,6 +32,7 @@ enum { TILE_ROWS = MATMUL_ROWS_AMX, READS_BYTES = 0 };
 #include "kernels/cpu/matmul.inc"
 
 #include "kernels/cpu/decode512.inc"
+#include "kernels/cpu/tiles.h"
 
 #define AMX_INLINE static inline __attribute__((always_inline))
 
@@ -49,19 +50,12 @@ static void decode(const struct pack *w, const uint8_t *panel, int first, int n,
 
 /* Palette 1: tiles 0 and 1 are sums of even and odd blocks, 2 activations, 3 codes. */
 static void configure(int rows) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } c = {.palette = 1};
+    struct tiles c = {0};
     for (int i = 0; i < 4; i++) {
         c.row_bytes[i] = i == 2 ? PACK_COLUMNS : PACK_STEP;
         c.rows[i] = (uint8_t)(i == 3 ? PACK_STEPS : rows);
     }
-    /* GCC 12's intrinsic names the first 8 bytes alone as read: without this it may drop the rest.
-     */
-    __asm__ volatile("" : : "r"(&c) : "memory");
-    _tile_loadconfig(&c);
+    tiles_configure(&c);
 }
 
 /* A place in the stream. */
