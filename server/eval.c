@@ -54,7 +54,7 @@ static void count_candidate(struct eval *v, struct eval_result *r, int index, bo
     if (r->first_pass < 0 || index < r->first_pass) r->first_pass = index;
 }
 
-static struct eval_result *find(const struct eval *v, const char *id) {
+struct eval_result *eval_result_of(const struct eval *v, const char *id) {
     for (int i = 0; id && i < v->n; i++)
         if (!strcmp(v->results[i].task->id, id)) return &v->results[i];
     return NULL; /* another choice of tasks had it */
@@ -66,7 +66,7 @@ static void grow(double *most, json_t *line, const char *key) {
 }
 
 static bool restore_candidate(struct eval *v, json_t *line, const char *id, struct err *e) {
-    struct eval_result *r = find(v, id);
+    struct eval_result *r = eval_result_of(v, id);
     json_t *index = json_object_get(line, "index"), *tokens = json_object_get(line, "tokens");
     if (!json_is_integer(index) || !json_is_integer(tokens) || json_integer_value(index) < 0)
         return err_set(e, ERR_INPUT, "a candidate without index and tokens");
@@ -90,7 +90,7 @@ static bool restore_line(void *arg, json_t *line, struct err *e) {
     const char *race = json_string_value(json_object_get(line, "race"));
     grow(&v->seconds, line, "run_s");
     if (task) return restore_candidate(v, line, task, e);
-    struct eval_result *r = find(v, race);
+    struct eval_result *r = eval_result_of(v, race);
     if (r) {
         json_int_t cut = json_integer_value(json_object_get(line, "cut_tokens"));
         r->tokens += cut;

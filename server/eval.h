@@ -88,6 +88,8 @@ bool eval_open(struct eval *, const struct eval_options *, const struct eval_tas
 bool eval_run(struct eval *, void (*progress)(void *arg, const struct eval_result *over), void *arg,
               struct err *e) MUST_CHECK;
 void eval_close(struct eval *);
+/* That of the task of that id; NULL where id is NULL or no task chosen has it. */
+struct eval_result *eval_result_of(const struct eval *, const char *id);
 
 /* The request for candidates first … first+n-1 of a task as the API's JSON; free() it. */
 char *eval_body(const struct eval_options *, const char *model, const struct eval_task *,

@@ -17,17 +17,11 @@ static struct eval_kind *kind_of(struct eval_kinds *all, int prompt, double temp
     return &all->kinds[all->n++];
 }
 
-static const struct eval_result *result_of(const struct eval *v, const char *id) {
-    for (int i = 0; id && i < v->n; i++)
-        if (!strcmp(v->results[i].task->id, id)) return &v->results[i];
-    return NULL;
-}
-
 static bool count_line(void *arg, json_t *line, struct err *e) {
     struct reading *r = arg;
     const char *verdict = json_string_value(json_object_get(line, "verdict"));
     const struct eval_result *task =
-        result_of(r->v, json_string_value(json_object_get(line, "task")));
+        eval_result_of(r->v, json_string_value(json_object_get(line, "task")));
     (void)e;
     if (!task || !verdict || !strcmp(verdict, "broken")) return true;
     struct eval_kind *k =

